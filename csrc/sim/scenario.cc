@@ -290,8 +290,7 @@ bool Scenario::may_lose(size_t process) const {
   return failover && is_server(process) && std::ranges::none_of(tensors, is_kept);
 }
 
-// A cut between machines, or the reset of a connection, costs the job the servers at one of its
-// ends.
+// A cut between machines costs the job the servers at one of its ends.
 bool Scenario::survives(const Fault& fault) const {
   if (fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped)
     return may_lose(fault.process) || (has_standby() && fault.process == scheduler_process());

@@ -68,7 +68,7 @@ enum class FaultKind : uint8_t {
   kStopped,  // with SIGSTOP, for some time or for ever
   kCut,      // the network between two machines, likewise
   kCutOneWay,
-  kReset,  // one connection
+  kReset,  // one connection: one that carries data is made anew
   // Of one process. At most one in a run.
   kNeverStarts,
   kLeavesEarly,
