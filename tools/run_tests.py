@@ -140,7 +140,10 @@ CORE = (
     "tests/frameworks/test_torch_modules.py",
     "tests/frameworks/test_torch_process_group.py",
     "tests/integration/test_disagreement.py",
+    "tests/integration/test_lost_connections.py",
     "tests/integration/test_lost_processes.py",
+    "tests/integration/test_lost_scheduler.py::test_killed_with_a_server",
+    "tests/integration/test_lost_servers.py::test_killed_at_any_instant_one_after_the_other",
     "tests/integration/test_settings.py",
     "tests/integration/test_strangers.py",
 )

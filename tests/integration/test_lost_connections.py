@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -66,6 +67,8 @@ def reset_one(cluster: Cluster, number: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def _can_reset() -> None:
+    if shutil.which("ss") is None:
+        pytest.skip("no command ss (Debian: iproute2), which resets connections")
     probe = subprocess.run(["ss", "-KtnH", "sport", "=", ":1"], capture_output=True, text=True, check=False)
     if "not permitted" in probe.stderr or probe.returncode != 0:
         pytest.skip(f"ss -K cannot reset connections here: {probe.stderr.strip()}")
