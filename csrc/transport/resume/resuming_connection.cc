@@ -86,7 +86,7 @@ Status ResumingConnection::confirm(uint32_t received) {
     return data_loss(peer_ + ": has received frame " + std::to_string(received) + " of " +
                      std::to_string(oldest_ + frames_.size()));
   }
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < count && !frames_.empty(); ++i) {  // on_sent may close the connection
     auto on_sent = std::move(frames_.front().on_sent);
     frames_.pop_front();
     ++oldest_;
