@@ -297,6 +297,7 @@ bool ClusterUnderTest::all_ended() {
     const bool was_gone = processes_[i]->is_gone();
     processes_[i]->reap();
     if (can_end(i) && !processes_[i]->is_gone()) all = false;
+    if (i < programs_.size() && !was_gone && processes_[i]->is_gone()) check_ended_last(i);
     if (on_ended_ && !was_gone && processes_[i]->is_gone()) on_ended_(i);
   }
   if (stranger_) stranger_->reap();

@@ -80,6 +80,8 @@ class ClusterUnderTest {
   void check_one_round();
   void check_names();
   void check_forgotten();
+  void check_servers();
+  void check_ended_last(size_t process);
   bool names_guilty(const std::string& text) const;
   std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);

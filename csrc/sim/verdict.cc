@@ -112,7 +112,9 @@ void ClusterUnderTest::judge() {
   }
   if (const Fault* own = scenario_.program_fault(); own != nullptr && has_a_round(own->kind))
     check_one_round();
-  a_fault_matters_ ? check_names() : check_forgotten();
+  if (a_fault_matters_) return check_names();
+  check_forgotten();
+  check_servers();
 }
 
 void ClusterUnderTest::check_ended() {
@@ -185,6 +187,28 @@ void ClusterUnderTest::check_forgotten() {
         world_.report(processes_[i]->name(),
                       "keeps tensor " + std::to_string(number) + ", which is forgotten");
     }
+  }
+}
+
+// Servers that are not lost end with the job, unless the scheduler is lost after rank 0 has left.
+void ClusterUnderTest::check_servers() {
+  if (guilty_[scenario_.scheduler_process()] && num_schedulers_lost() == 0) return;
+  for (size_t i = scenario_.num_workers; i < processes_.size(); ++i) {
+    const SimProcess& server = *processes_[i];
+    if (!scenario_.is_server(i) || guilty_[i] || !server.job_started() || server.was_killed()) continue;
+    if (!server.failure().is_ok()) world_.report(server.name(), "ended by " + server.failure().to_string());
+  }
+}
+
+// Whoever runs the scheduler ends last.
+void ClusterUnderTest::check_ended_last(size_t process) {
+  const bool runs_scheduler =
+      processes_[process]->rank() == 0 && programs_[process]->num_schedulers_lost() > 0;
+  if (!runs_scheduler || a_fault_matters_) return;
+  for (size_t i = 0; i < programs_.size(); ++i) {
+    if (!programs_[i]->at_end())
+      world_.report(processes_[process]->name(),
+                    "runs the scheduler, and ended before " + processes_[i]->name());
   }
 }
 
