@@ -64,14 +64,10 @@ void Scheduler::handle(const protocol::SchedulerEvent& event) {
   protocol::apply(event, state_, actions);
   if (!replication_) return apply(actions);
   SchedulerActions released;
-  const bool is_first = !is_replicating_ && state_.has_standby();
-  if (is_first) {
-    is_replicating_ = true;
-    replication_->begin(event.peer, released);
-  }
+  if (state_.has_standby() && !replication_->has_begun()) replication_->begin(event.peer, released);
   replication_->on_event(event, std::move(actions), released);
   const bool is_over = state_.phase() > Phase::kRunning;
-  if (is_over || (is_replicating_ && !state_.has_standby())) replication_->end(released);
+  if (is_over || (replication_->has_begun() && !state_.has_standby())) replication_->end(released);
   apply(released);
 }
 

@@ -76,7 +76,6 @@ class Scheduler final : public ControlEvents {
   TimeUs clock_offset_us_ = 0;  // of the times of state_
   protocol::SchedulerState state_;
   std::optional<protocol::Replication> replication_;
-  bool is_replicating_ = false;  // there is, or was, a standby
   // Of nodes that have not come from the lost scheduler yet.
   std::unordered_map<protocol::PeerId, protocol::SchedulerReplica::Session> sessions_;
   transport::LazyTimer timer_;

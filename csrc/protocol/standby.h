@@ -36,6 +36,7 @@ class Replication {
   // Events are kept until there is a standby.
   explicit Replication(const SchedulerOrigin& origin) { stream_.push_back(encode(origin)); }
 
+  bool has_begun() const { return phase_ != Phase::kWaiting; }
   // `peer` is the standby from now on. To be called once, before the event that says so.
   void begin(PeerId peer, SchedulerActions& released);
   // The event has led to `actions`. What may be carried out now is added to `released`.

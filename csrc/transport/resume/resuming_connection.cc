@@ -161,7 +161,7 @@ void ResumingConnection::use(std::unique_ptr<Carrier> carrier) {
   earlier_.bytes += latest_.bytes;
   earlier_.busy_us += latest_.busy_us;
   latest_ = {};
-  if (is_paced_) carrier_->connection->pace(paced_);
+  if (pace_) carrier_->connection->pace(*pace_);
   if (silence_us_ > 0) carrier_->connection->limit_silence(silence_us_);
 }
 
@@ -210,8 +210,7 @@ void ResumingConnection::reconnect() {
 }
 
 void ResumingConnection::pace(uint64_t bytes_per_s) {
-  paced_ = bytes_per_s;
-  is_paced_ = true;
+  pace_ = bytes_per_s;
   if (carrier_) carrier_->connection->pace(bytes_per_s);
 }
 

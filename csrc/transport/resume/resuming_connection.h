@@ -104,10 +104,9 @@ class ResumingConnection final : public Connection {
   TimeUs broken_since_us_ = 0;
 
   uint64_t received_ = 0;
-  uint64_t oldest_ = 0;       // number of the first of frames_
-  std::deque<Frame> frames_;  // not confirmed
-  uint64_t paced_ = 0;
-  bool is_paced_ = false;
+  uint64_t oldest_ = 0;           // number of the first of frames_
+  std::deque<Frame> frames_;      // not confirmed
+  std::optional<uint64_t> pace_;  // as last told
   TimeUs silence_us_ = 0;
   std::optional<GracePeriod> closing_;
   SentTraffic earlier_;  // over carriers that have ended

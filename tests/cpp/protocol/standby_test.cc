@@ -18,12 +18,9 @@ class StandbyTest : public testing::Test {
     SchedulerActions actions;
     SchedulerActions released;
     apply(event, state_, actions);
-    if (!begun_ && state_.has_standby()) {
-      begun_ = true;
-      replication_.begin(event.peer, released);
-    }
+    if (state_.has_standby() && !replication_.has_begun()) replication_.begin(event.peer, released);
     replication_.on_event(event, std::move(actions), released);
-    if (begun_ && !state_.has_standby()) replication_.end(released);
+    if (replication_.has_begun() && !state_.has_standby()) replication_.end(released);
     take(released);
   }
   void receive(PeerId peer, const Control& message) {
@@ -84,7 +81,6 @@ class StandbyTest : public testing::Test {
   SchedulerReplica replica_;
   std::vector<SendTo> sent_;  // by the last call, but for Replicates
   std::vector<Replicate> on_way_;
-  bool begun_ = false;
 };
 
 TEST_F(StandbyTest, NobodyHearsWhatTheStandbyDoesNotKnow) {

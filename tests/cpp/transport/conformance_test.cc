@@ -282,8 +282,8 @@ TEST_P(Conformance, DestroyedWhileBusyEveryFrameCompletesOnce) {
       });
     }
     recorders[round % 3 ? kA : kB].wait_for_frames(round % 4);
-    const int first = GetParam().comes_again ? kA : round % 2;
-    for (int side : {first, 1 - first}) run_on(loop(side), [&] { ends[side].reset(); });
+    for (int side : {destroyed_first(round), 1 - destroyed_first(round)})
+      run_on(loop(side), [&] { ends[side].reset(); });
     sent.all();
   }
 }
