@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
+from support.lost_training import PROGRAM, end_of
 
 pytestmark = pytest.mark.timeout(240 if "BYTEPS_TEST_STEPS" not in os.environ else 3600)
 
-PROGRAM = Path(__file__).with_name("lost_servers_rank.py")
 TIMEOUT_S = 4.0
 STEPS = 40
 TAKES_OVER = "training goes on, with a scheduler in rank 0 (host"
@@ -34,24 +34,11 @@ def start_all(
         cluster.start_rank(rank, str(steps), str(pause_s), program=PROGRAM)
 
 
-def digest_of(cluster: Cluster, *, workers: int = 3, deadline_s: float = 120) -> str:
-    """Returns the SHA-256 of the parameters, which are the same on all ranks."""
-    found = set()
-    for rank in range(workers):
-        member = cluster[f"rank {rank}"]
-        assert member.end(deadline_s) == 0, member.describe()
-        match = re.search(r"sha ([0-9a-f]{64})", member.output)
-        assert match is not None, member.describe()
-        found.add(match[1])
-    assert len(found) == 1, found
-    return found.pop()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     with make_cluster(tmp_path_factory.mktemp("undisturbed")) as cluster:
         start_all(cluster)
-        return digest_of(cluster)
+        return end_of(cluster)[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -62,7 +49,7 @@ def test_killed_at_any_instant(seed: int, undisturbed: str, tmp_path: Path) -> N
         cluster["rank 0"].wait_for(f"step {pick.randrange(STEPS // 3)}")
         time.sleep(pick.random() / 20)
         cluster["scheduler"].kill()
-        assert digest_of(cluster) == undisturbed, cluster.describe()
+        assert end_of(cluster)[0] == undisturbed, cluster.describe()
         for name in ("rank 0", "rank 2"):
             assert cluster[name].output.count(TAKES_OVER) == 1, cluster[name].describe()
         for number in range(2):
@@ -76,7 +63,7 @@ def test_killed_with_a_server(undisturbed: str, tmp_path: Path) -> None:
         cluster["rank 0"].wait_for("step 5")
         cluster["server 1"].kill()
         cluster["scheduler"].kill()
-        assert digest_of(cluster) == undisturbed, cluster.describe()
+        assert end_of(cluster)[0] == undisturbed, cluster.describe()
         assert "training goes on without this server" in cluster["rank 0"].output, cluster.describe()
 
 
@@ -91,7 +78,7 @@ def test_stopped_and_continued_later(undisturbed: str, tmp_path: Path) -> None:
             cluster[f"rank {rank}"].wait_for(TAKES_OVER)
         scheduler.go_on()
         assert scheduler.end() != 0, scheduler.describe()
-        assert digest_of(cluster) == undisturbed, cluster.describe()
+        assert end_of(cluster)[0] == undisturbed, cluster.describe()
 
 
 def test_new_names_and_barriers_go_to_the_new_scheduler(tmp_path: Path) -> None:
@@ -175,7 +162,7 @@ def test_servers_find_the_job_through_a_scheduler_that_is_started_again(undistur
         first.wait_for(f"pid {server.pid}) has joined the job")
         another = cluster.start_server(3)
         first.wait_for(f"pid {another.pid}) has joined the job")
-        assert digest_of(cluster) == undisturbed, cluster.describe()
+        assert end_of(cluster)[0] == undisturbed, cluster.describe()
         for member in (server, another, again):
             assert member.end() == 0, member.describe()
 
@@ -185,7 +172,7 @@ def test_servers_and_schedulers_are_killed_and_started_again_all_the_time(tmp_pa
     steps = int(os.environ.get("BYTEPS_TEST_STEPS", "150"))
     with make_cluster(tmp_path) as cluster:
         start_all(cluster, steps=steps)
-        undisturbed = digest_of(cluster, deadline_s=steps)
+        undisturbed = end_of(cluster, deadline_s=steps)[0]
     pick = random.Random(steps)
     with make_cluster(tmp_path) as cluster:
         start_all(cluster, steps=steps, pause_s=0.06)
@@ -203,5 +190,5 @@ def test_servers_and_schedulers_are_killed_and_started_again_all_the_time(tmp_pa
             living.append(cluster.start_server(1 + kills))
         joined = len(re.findall("has joined the job", first.output))
         print(f"{kills} servers killed, {joined} others joined, {schedulers} schedulers killed")
-        assert digest_of(cluster, deadline_s=steps) == undisturbed, cluster.describe()
+        assert end_of(cluster, deadline_s=steps)[0] == undisturbed, cluster.describe()
         assert joined >= 2, cluster.describe()

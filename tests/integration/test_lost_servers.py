@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster, Member, wait_until
 from support.hang import hanging
+from support.lost_training import PROGRAM, end_of
 
 pytestmark = pytest.mark.timeout(240 if "BYTEPS_TEST_STEPS" not in os.environ else 3600)
 
-PROGRAM = Path(__file__).with_name("lost_servers_rank.py")
 TIMEOUT_S = 4.0
 STEPS = 60
 
@@ -35,19 +35,6 @@ def start_all(
         cluster.start_server(number)
     for rank in range(workers):
         cluster.start_rank(rank, str(steps), str(pause_s), program=PROGRAM)
-
-
-def end_of(cluster: Cluster, *, workers: int = 3, deadline_s: float = 120) -> tuple[str, int]:
-    """Returns the digest, which is the same on all ranks, and how many servers rank 0 has lost."""
-    found = []
-    for rank in range(workers):
-        member = cluster[f"rank {rank}"]
-        assert member.end(deadline_s) == 0, member.describe()
-        match = re.search(r"sha ([0-9a-f]{64}) servers lost (\d+)", member.output)
-        assert match is not None, member.describe()
-        found.append((match[1], int(match[2])))
-    assert len({digest for digest, _ in found}) == 1, found
-    return found[0]
 
 
 def is_used(server: Member) -> bool:

@@ -62,8 +62,11 @@ class Conformance : public testing::TestWithParam<TransportCase> {
 
   EventLoop& loop(int side) { return loops_[side] ? *loops_[side] : *loops_[kA]; }
   Connection& end(int side) { return *ends_[side]; }
-  // The end to destroy first, so that no connection comes that the test has not asked for.
-  int destroyed_first(int round) const { return GetParam().comes_again ? kA : round % 2; }
+  // In which both ends may be destroyed, so that no connection comes that the test has not asked for.
+  std::array<int, 2> order(int round) const {
+    if (GetParam().comes_again) return {kA, kB};
+    return {round % 2, 1 - round % 2};
+  }
   void start(int side) {
     run_on(loop(side), [&] { end(side).start(&recorders_[side]); });
   }

@@ -282,8 +282,7 @@ TEST_P(Conformance, DestroyedWhileBusyEveryFrameCompletesOnce) {
       });
     }
     recorders[round % 3 ? kA : kB].wait_for_frames(round % 4);
-    for (int side : {destroyed_first(round), 1 - destroyed_first(round)})
-      run_on(loop(side), [&] { ends[side].reset(); });
+    for (int side : order(round)) run_on(loop(side), [&] { ends[side].reset(); });
     sent.all();
   }
 }
