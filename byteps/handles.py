@@ -185,8 +185,8 @@ class InFlight:
 
     def next_number(self, family: str) -> int:
         """Returns the next number of a family, from 1, modulo 2**32."""
-        self._numbers[family] = self._numbers[family] % 2**32 + 1
-        return self._numbers[family]
+        number = self._numbers[family] = self._numbers[family] % 2**32 + 1
+        return number
 
     def automatic_name(self, family: str = "byteps.unnamed") -> str:
         """Returns the next name of a bounded cycle of names.
@@ -287,11 +287,14 @@ class InFlight:
             with handle._lock:
                 self._complete(handle)
             return
-        deadline_s = time.monotonic() + timeout_s
-        if not handle._lock.acquire(timeout=max(timeout_s, 0)):  # another thread waits
-            raise TimeoutError(f"push_pull of '{handle.name}' is not done after {timeout_s} s")
+        left_s = max(timeout_s, 0)
+        if not handle._lock.acquire(blocking=False):  # another thread waits
+            deadline_s = time.monotonic() + left_s
+            if not handle._lock.acquire(timeout=left_s):
+                raise TimeoutError(f"push_pull of '{handle.name}' is not done after {timeout_s} s")
+            left_s = max(deadline_s - time.monotonic(), 0)
         try:
-            self._complete(handle, max(deadline_s - time.monotonic(), 0))
+            self._complete(handle, left_s)
         finally:
             handle._lock.release()
 

@@ -7,6 +7,7 @@ MEASURES = (
     "fast_lab",
     "plan",
     "bad_networks",
+    "changing_links",
     "one_machine",
     "latency",
     "c10d",

@@ -83,10 +83,10 @@ def own_memory(tensor: torch.Tensor) -> Buffer | None:
     """
     if type(tensor) not in _PLAIN_TYPES or tensor.dtype not in DTYPE_NAMES or tensor.layout is not torch.strided:
         return None
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
         return None
     memory = tensor.detach()
-    return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
+    return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[tensor.dtype], memory)
 
 
 def _staged(

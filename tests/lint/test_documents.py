@@ -183,6 +183,14 @@ def test_example_of_readme_is_one_that_tests_run() -> None:
     assert calls and set(calls) <= set(tested)
 
 
+def test_each_measure_runs_by_its_name_and_is_explained() -> None:
+    folder = ROOT / "benchmarks" / "measures"
+    measures = {path.stem for path in folder.glob("*.py") if re.search(r"^def run\(", path.read_text(), re.MULTILINE)}
+    listed = re.findall(r'^    "(\w+)",$', (folder / "__init__.py").read_text(), re.MULTILINE)
+    explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "benchmarks" / "README.md").read_text(), re.MULTILINE)
+    assert measures == set(listed) == set(explained)
+
+
 def test_figures_of_readme_have_measures() -> None:
     measures = re.findall(r"\| `(\w+)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert measures and all((ROOT / "benchmarks" / "measures" / f"{name}.py").is_file() for name in measures)

@@ -41,7 +41,7 @@ _OPS = (  # not a dict: torch's ops have no hash
 def core_op(op: Any, tensors: Sequence[Tensor]) -> ReduceOp | None:
     """Returns the core's operation, or None if the core cannot reduce these tensors by it."""
     for tensor in tensors:  # a loop, because a generator costs more than its checks
-        if not is_plain(tensor) or tensor.dtype not in DTYPE_NAMES:
+        if tensor.dtype not in DTYPE_NAMES or not is_plain(tensor):
             return None
     for theirs, ours in _OPS:
         if op == theirs:

@@ -7,21 +7,31 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from byteps import runtime
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.runtime import Job
-from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
+from byteps.torch.c10d.progress import Progress
 from byteps.torch.c10d.rendezvous import join_group, join_world
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
 
 _PREFIX = "c10d"
 _lock = threading.Lock()  # guards all _Names
+
+
+class Launched(Protocol):
+    """A Collective or a Reduction."""
+
+    progress: Progress
+
+    def launch(self, job: Job, prefix: str) -> None: ...
+    def begin(self) -> None: ...
+    def fail(self, error: Exception) -> None: ...
 
 
 class Channel(ABC):
@@ -33,7 +43,7 @@ class Channel(ABC):
     prefix: str  # of the push_pulls' names
 
     @abstractmethod
-    def submit(self, collective: Collective) -> None:
+    def submit(self, collective: Launched) -> None:
         """Launches a collective, at once or when the job is joined. Does not wait for other ranks.
 
         Raises:
@@ -97,7 +107,7 @@ class SharedChannel(Channel):
         job, joined = join_world(info)
         return cls(job, joined=joined)
 
-    def submit(self, collective: Collective) -> None:
+    def submit(self, collective: Launched) -> None:
         with self._lock:
             if self._job is None:
                 raise _destroyed()
@@ -132,10 +142,10 @@ class OwnChannel(Channel):
         self._numbers = count(1)
         self._job: Job | None = None
         self._joining: Joining | None = None
-        self._waiting: list[Collective] = []  # collectives that wait for the job
+        self._waiting: list[Launched] = []  # collectives that wait for the job
         self._closed = False
 
-    def submit(self, collective: Collective) -> None:
+    def submit(self, collective: Launched) -> None:
         with self._lock:
             if self._closed:
                 raise _destroyed()
@@ -167,7 +177,7 @@ class OwnChannel(Channel):
         store: Any = self._info.store
         return join_group(replace(self._info, store=store.clone()), self._watch)
 
-    def _wait_for_job(self, collective: Collective) -> None:
+    def _wait_for_job(self, collective: Launched) -> None:
         self._waiting.append(collective)
         if self._joining is None:
             self._joining = Joining(self._join, self._joined, self._failed)

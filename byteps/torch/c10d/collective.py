@@ -136,7 +136,8 @@ class Collective:
             self.progress.fail(self._failure)
             raise self._failure
         self._parts.clear()
-        self.progress.begin(self._handles, self._copy_back if self._copies or self._tensor_copies else None)
+        copy_back = self._copy_back if self._copies or self._tensor_copies else None
+        self.progress.begin(self._handles, copy_back, [each for each in self._handles if each.is_on_device])
 
     def fail(self, error: Exception) -> None:
         """Ends a collective that was not launched."""

@@ -43,9 +43,11 @@ from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
 from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.progress import Awaited, Progress
+from byteps.torch.c10d.reduction import Reduction
 from byteps.torch.c10d.roll_call import who_is_missing
 from byteps.torch.c10d.work import CollectiveWork
 from byteps.torch.eager import eager
+from byteps.torch.tensor import own_memory
 
 __all__ = ["BytePSGroup", "create_group"]
 
@@ -300,6 +302,12 @@ class BytePSGroup(ByGloo):
         in_flight.append(progress)
 
     def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Any:
+        memory = own_memory(tensors[0]) if len(tensors) == 1 else None
+        if memory is not None:
+            reduction = Reduction(memory, op, self._channel.explain)
+            self._channel.submit(reduction)
+            self._remember(reduction.progress)
+            return CollectiveWork(reduction.progress, tensors, (), opts.timeout.total_seconds(), self)
         collective = self._collective()
         for tensor in tensors:
             memory = collective.in_place(tensor)

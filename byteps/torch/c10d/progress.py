@@ -67,15 +67,22 @@ class Progress:
         self._begun = False
         self._begins: threading.Event | None = None  # of threads that wait for `begin` or `fail`
         self._handles: Sequence[Handle] = ()
-        self._on_devices: Sequence[Handle] = ()  # those of tensors on devices
+        self._on_devices: Sequence[Handle] = ()
         self._callbacks: tuple[Callback, ...] = ()
         self._watched = False  # a callback thread of the job completes it, also if no thread waits
 
-    def begin(self, handles: Sequence[Handle], copy_back: Callback | None) -> None:
-        """The push_pulls are started. `copy_back` fills outputs from host copies, if any."""
+    def begin(
+        self, handles: Sequence[Handle], copy_back: Callback | None = None, on_devices: Sequence[Handle] = ()
+    ) -> None:
+        """The push_pulls are started.
+
+        Args:
+            handles: of the push_pulls.
+            copy_back: fills outputs from host copies, if any.
+            on_devices: those of `handles` whose tensors are on devices.
+        """
         with self._lock:
-            self._handles, self._copy_back = handles, copy_back
-            self._on_devices = tuple(handle for handle in handles if handle.is_on_device)
+            self._handles, self._copy_back, self._on_devices = handles, copy_back, on_devices
             watched = self._watched = self._watched or copy_back is not None
             self._note_begin()
         if watched:
@@ -200,9 +207,10 @@ class Progress:
         self._call_back()
 
     def _first_error(self) -> Exception | None:
-        errors = [error for error in (handle.wait() for handle in self._handles) if error is not None]
-        if errors:
-            return self._explain(errors[0])
+        for handle in self._handles:  # a loop, because a generator costs more than the rest
+            error = handle.wait()
+            if error is not None:
+                return self._explain(error)
         for progress in self._earlier:
             progress.is_completed()
             if progress.error is not None:
