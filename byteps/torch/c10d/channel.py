@@ -15,7 +15,6 @@ from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.runtime import Job
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
-from byteps.torch.c10d.progress import Progress
 from byteps.torch.c10d.rendezvous import join_group, join_world
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
@@ -27,7 +26,7 @@ _lock = threading.Lock()  # guards all _Names
 class Launched(Protocol):
     """A Collective or a Reduction."""
 
-    progress: Progress
+    number: int  # counts those of the group's job from 1; set before launch()
 
     def launch(self, job: Job, prefix: str) -> None: ...
     def begin(self) -> None: ...
@@ -41,6 +40,11 @@ class Channel(ABC):
     """
 
     prefix: str  # of the push_pulls' names
+
+    @property
+    @abstractmethod
+    def is_joined(self) -> bool:
+        """Whether `submit` launches at once. Stays true."""
 
     @abstractmethod
     def submit(self, collective: Launched) -> None:
@@ -102,6 +106,10 @@ class SharedChannel(Channel):
         self._numbers = count(1)
         self.prefix = self._names.prefix
 
+    @property
+    def is_joined(self) -> bool:
+        return True
+
     @classmethod
     def of_world(cls, info: GroupInfo) -> SharedChannel:
         job, joined = join_world(info)
@@ -111,7 +119,7 @@ class SharedChannel(Channel):
         with self._lock:
             if self._job is None:
                 raise _destroyed()
-            collective.progress.number = next(self._numbers)
+            collective.number = next(self._numbers)
             collective.launch(self._job, self.prefix)
         collective.begin()
 
@@ -145,11 +153,15 @@ class OwnChannel(Channel):
         self._waiting: list[Launched] = []  # collectives that wait for the job
         self._closed = False
 
+    @property
+    def is_joined(self) -> bool:
+        return self._job is not None or self._closed
+
     def submit(self, collective: Launched) -> None:
         with self._lock:
             if self._closed:
                 raise _destroyed()
-            collective.progress.number = next(self._numbers)
+            collective.number = next(self._numbers)
             if self._job is None:
                 self._wait_for_job(collective)
                 return

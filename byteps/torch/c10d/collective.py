@@ -54,6 +54,7 @@ class Collective:
         self._tensor_copies: list[tuple[Tensor, Tensor]] = []  # (output, dense or host copy)
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
+        self.number = 0
         self.progress: Progress
 
     def source(self, tensor: Tensor) -> Buffer:
@@ -118,6 +119,7 @@ class Collective:
         So ranks whose collectives differ get an error, also if their collectives consist of
         different numbers of push_pulls.
         """
+        self.progress.number = self.number
         number = job.in_flight.next_number(prefix)
         try:
             for part in self._parts:

@@ -56,6 +56,7 @@ Tensors = list[Tensor]
 
 # Number of bytes. Smaller parts of a reduce_scatter are reduced together, by one push_pull.
 _SMALL_PART = 16 << 10
+_AT_ONCE_S = 1e-6  # a limit
 _GRACE_S = 5.0  # at the group's timeout the job's own error comes, which names the missing ranks
 
 
@@ -110,7 +111,9 @@ class BytePSGroup(ByGloo):
         generation = info.store.add(f"byteps/groups/{info.rank}", 1)
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
         self.limit_s = info.timeout_s + _GRACE_S
-        self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
+        # Collectives that a barrier waits for; those in which a thread waits already.
+        self._in_flight: deque[Progress] = deque()
+        self._waiting: set[Reduction] = set()
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
@@ -252,7 +255,7 @@ class BytePSGroup(ByGloo):
     def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
         """Completes after all ranks' calls and this rank's earlier collectives."""
         opts = options_of(BarrierOptions, opts, timeout)
-        earlier: list[Awaited] = [*self._in_flight]
+        earlier: list[Awaited] = [*self._in_flight, *(each.make_progress() for each in list(self._waiting))]
         if self._gloo_was_used:  # the same on all ranks
             self._gloo_was_used = False
             earlier.append(GlooProgress(self._gloo.barrier(opts)))
@@ -304,15 +307,34 @@ class BytePSGroup(ByGloo):
     def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Any:
         memory = own_memory(tensors[0]) if len(tensors) == 1 else None
         if memory is not None:
-            reduction = Reduction(memory, op, self._channel.explain)
-            self._channel.submit(reduction)
-            self._remember(reduction.progress)
-            return CollectiveWork(reduction.progress, tensors, (), opts.timeout.total_seconds(), self)
+            return self._reduce(Reduction(memory, op, self._channel.explain), tensors, opts)
         collective = self._collective()
         for tensor in tensors:
             memory = collective.in_place(tensor)
             collective.reduce(memory, memory, op)
         return self._start(collective, tensors, opts)
+
+    def _reduce(self, reduction: Reduction, tensors: Tensors, opts: Any) -> Any:
+        given_s = opts.timeout.total_seconds()
+        if opts.asyncOp or not self._channel.is_joined:
+            progress = reduction.make_progress()
+            self._channel.submit(reduction)
+            self._remember(progress)
+            return CollectiveWork(progress, tensors, (), given_s, self)
+        # The caller waits at once, so it gets no Work, as by torch's own groups.
+        self._channel.submit(reduction)
+        self._waiting.add(reduction)
+        done = False
+        try:
+            done = reduction.wait(given_s if given_s > 0 else self.limit_s)
+        finally:  # perhaps Ctrl-C
+            if not done:
+                progress = reduction.make_progress()
+                self._remember(progress)
+            self._waiting.discard(reduction)
+        if not done:
+            CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()  # raises the error
+        return None
 
     def _flat(self, output: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
         """Returns both as one dimension, because gloo expects parts to be rows."""
