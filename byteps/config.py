@@ -293,12 +293,13 @@ class Config:
         "long. 0: no measurement, and nothing is learned from traffic. The value of the scheduler's process is used.",
     )
 
-    failover: bool = knob(
-        True,
+    failover: str = knob(
+        "auto",
         "BYTEPS_FAILOVER",
-        parse=flag,
-        doc="Training goes on when a server is lost, unless it holds values of asynchronous training "
-        "(docs/failures.md). 0: the job ends. The value of the scheduler's process is used.",
+        parse=choice("auto", "on", "off", aliases={"1": "auto", "0": "off"}),
+        doc="Whether training goes on when a server or the scheduler is lost (docs/failures.md). auto and on: it does, "
+        "which costs nothing where neither can be lost; off: the job ends. The value of the scheduler's process is "
+        "used.",
     )
 
     # --- consistency between ranks
@@ -398,6 +399,7 @@ class Config:
         hosts = self.host_scheduler and self.role == "worker" and self.rank == 0
         return {name: getattr(self, name) for name in _core.NodeConfig.FIELDS if name in self.knobs()} | {
             "version": package_version(),
+            "failover": self.failover != "off",
             "num_workers": self.size,
             "host_scheduler": hosts,
             "scheduler_by_rank_0": self.host_scheduler,

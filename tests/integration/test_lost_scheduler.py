@@ -140,7 +140,7 @@ def test_rank_0_stays_until_all_are_done(tmp_path: Path) -> None:
 
 
 def test_without_failover_the_job_ends(tmp_path: Path) -> None:
-    with make_cluster(tmp_path, BYTEPS_FAILOVER="0") as cluster:
+    with make_cluster(tmp_path, BYTEPS_FAILOVER="off") as cluster:
         start_all(cluster, pause_s=0.05, steps=400)
         cluster["rank 0"].wait_for("step 5")
         cluster["scheduler"].kill()

@@ -100,7 +100,7 @@ def test_a_data_thread_hangs(undisturbed: str, tmp_path: Path) -> None:
 
 
 def test_without_failover_the_job_ends(tmp_path: Path) -> None:
-    with make_cluster(tmp_path, BYTEPS_FAILOVER="0") as cluster:
+    with make_cluster(tmp_path, BYTEPS_FAILOVER="off") as cluster:
         start_all(cluster, pause_s=0.05)
         cluster["rank 0"].wait_for("step 5")
         server = cluster["server 0"]

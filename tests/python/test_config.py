@@ -74,6 +74,7 @@ def test_a_given_rank_replaces_the_derived_one() -> None:
         ("BYTEPS_PARTITION_BYTES", "4T", "bytes from"),
         ("BYTEPS_FORCE_DISTRIBUTED", "maybe", "1 or 0"),
         ("BYTEPS_PLACEMENT", "ring", "one of auto, allreduce, ps"),
+        ("BYTEPS_FAILOVER", "always", "one of auto, on, off"),
         ("BYTEPS_JOB_ID", "a/../b", "letters, digits"),
         ("BYTEPS_STALENESS", "-1", "a whole number from 0 to 254, or inf"),
         ("BYTEPS_STALENESS", "nan", "a whole number from 0 to 254, or inf"),
@@ -84,6 +85,15 @@ def test_a_bad_value_is_a_fault_that_names_variable_value_and_expectation(name: 
     fault = next(fault for fault in faults({name: text}) if fault.startswith(f"{name}="))
     assert repr(text) in fault
     assert expected in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "goes_on"), [("1", "auto", True), ("on", "on", True), ("0", "off", False), ("OFF", "off", False)]
+)
+def test_failover_may_still_be_a_flag(text: str, value: str, goes_on: bool) -> None:
+    config = Config.parse({"BYTEPS_FAILOVER": text})
+    assert config.failover == value
+    assert config.node_fields()["failover"] is goes_on
 
 
 def test_staleness_is_a_number_of_steps_or_unbounded() -> None:
