@@ -19,8 +19,8 @@ void ControlChannel::send(const Control& message) {
 
 void ControlChannel::send(const protocol::ControlHead& head,
                           std::shared_ptr<const std::vector<std::byte>> payload) {
-  const Bytes bytes = *payload;
-  connection_->send(head, {bytes, {}}, [payload = std::move(payload)](const Status&) {});
+  connection_->send(head, {.data = *payload, .reply_space = {}, .keep = payload},
+                    [payload](const Status&) {});
 }
 
 Result<ReceiveBuffer> ControlChannel::on_head(Connection&, const Arrival& arrival) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::cluster {
 
@@ -112,9 +111,8 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
 }
 
 Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
-  const Status status = open([&](auto on_accept) {
-    return transport::listen_on_tcp_socket(tcp, loop_, socket_fd, std::move(on_accept));
-  });
+  const Status status =
+      open([&](auto on_accept) { return tcp.listen_on(loop_, UniqueFd(socket_fd), std::move(on_accept)); });
   return status.with_context("scheduler cannot listen on the socket handed over by the launcher");
 }
 
@@ -128,6 +126,9 @@ void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {
 }
 
 Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& message) {
+  // Until all peers have been told, connections are accepted that the network has reset.
+  if (shut_down_ && std::holds_alternative<protocol::Join>(message))
+    return unavailable("the scheduler's process is leaving");
   const PeerId peer = ids_.at(&channel);
   if (const auto* join = std::get_if<protocol::Join>(&message)) {
     BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
@@ -245,7 +246,6 @@ void Scheduler::set_ended() {
 
 void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done) {
   loop_.post([this, text, deadline_us, done = std::move(done)]() mutable {
-    listener_.reset();
     shut_down_ = true;
     shutdown_done_ = std::move(done);
     SchedulerActions actions;
@@ -259,6 +259,7 @@ void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunc
 }
 
 void Scheduler::finish_shutdown() {
+  if (shut_down_) listener_.reset();
   if (shutdown_done_) std::exchange(shutdown_done_, nullptr)();
 }
 

@@ -30,8 +30,10 @@ class Environment {
   // As the function of node/transports.h.
   virtual Transports open_transports(const NodeConfig& config, const std::string& ip,
                                      std::shared_ptr<transport::SharedPool> shared_pool) = 0;
-  // For the connections to the scheduler, and to measure network cards.
+  // As the functions of node/transports.h: to measure network cards, and for the connections to the
+  // scheduler.
   virtual std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) = 0;
+  virtual std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) = 0;
   // Runs the callbacks of push_pulls.
   virtual std::unique_ptr<worker::Completions> make_completions() = 0;
 

@@ -35,6 +35,9 @@ class HostEnvironment final : public Environment {
   std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) override {
     return node::make_tcp(config);
   }
+  std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) override {
+    return node::make_control_tcp(config);
+  }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<worker::CompletionThread>();
   }

@@ -48,6 +48,7 @@ Status AsyncNode::start(std::vector<transport::Address> scheduler, TimeUs start_
   BPS_RETURN_IF_ERROR(start_loops());
   open_shared_pool();
   tcp_ = environment_->make_tcp(config_);
+  control_tcp_ = environment_->make_control_tcp(config_);
   auto routes = Routes::open(config_, environment_->open_transports(config_, ip_, shared_pool_));
   if (!routes) return routes.status();
   routes_ = std::move(*routes);
@@ -111,11 +112,11 @@ Status AsyncNode::start_scheduler() {
                                  .first_epoch = environment_->random_number()},
       config_.role == "scheduler");
   if (config_.scheduler_fd >= 0) {
-    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*control_tcp_, config_.scheduler_fd));
   } else {
     auto ip = environment_->scheduler_bind_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
-    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, *ip, config_.scheduler_ports));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*control_tcp_, *ip, config_.scheduler_ports));
   }
   BPS_LOG(kInfo) << "scheduler listens on " << scheduler_->address().to_string();
   return Status::ok();
@@ -146,7 +147,7 @@ Status AsyncNode::start_service_and_join() {
     options.scheduler_addresses = {{options.scheduler_host, 0}};
     options.scheduler_ports = {scheduler_->address().port};
   }
-  client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
+  client_ = std::make_unique<cluster::Client>(*control_loop_, *control_tcp_, std::move(options), *this);
   has_client_ = true;
   client_->join(make_join(std::move(*endpoints)));
   return Status::ok();
@@ -221,7 +222,7 @@ void AsyncNode::offer_standby() {
     for (const transport::Address& host : scheduler_hosts_)
       scheduler.push_back({host.ip, static_cast<uint16_t>(port)});
   }
-  auto standby = std::make_unique<cluster::Standby>(*control_loop_, *tcp_, std::move(scheduler));
+  auto standby = std::make_unique<cluster::Standby>(*control_loop_, *control_tcp_, std::move(scheduler));
   const Result<transport::Address> address = standby->listen(ip_);
   if (address) standby_ = std::move(standby);
   if (!address) BPS_LOG(kWarning) << address.status().with_context("no standby of the scheduler").message();
@@ -239,7 +240,8 @@ void AsyncNode::start_service() {
                                .num_final_roots = tree_->num_final_roots(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)},
-                               .silence_us = data_silence_us(roster_)};
+                               .silence_us = data_silence_us(roster_),
+                               .may_be_lost = roster_.failover && config_.role == "server"};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
   }
@@ -271,7 +273,9 @@ void AsyncNode::build_worker() {
         [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
   }
   for (uint32_t service = 0; service < nodes_.size(); ++service) add_links(service);
-  if (roster_.failover) paced_links()->follow(protocol::Successors(*tree_));
+  if (!roster_.failover) return;
+  paced_links()->follow(protocol::Successors(*tree_));
+  worker_->parameter_store_links().follow(protocol::Successors(*tree_), /*states_losses=*/true);
 }
 
 std::vector<AsyncNode::LinksOfLevel> AsyncNode::all_links() {
@@ -320,7 +324,7 @@ worker::ShardLink AsyncNode::make_link(uint32_t service, size_t shard, const Lin
                               .service_text = node.describe(),
                               .bytes_per_s = is_of_cluster ? pace_->rate(roster_.self, service, *tree_) : 0,
                               .silence_us = data_silence_us(roster_)};
-  if (roster_.failover && is_of_cluster) {
+  if (roster_.failover && of_level.level != protocol::Level::kMachine) {
     options.held = &held_results_;
     options.may_be_lost = service >= roster_.num_workers;
   }

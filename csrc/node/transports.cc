@@ -55,14 +55,17 @@ OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
           .transport = ip.empty() ? Opened(unimplemented("not opened")) : make_rdma(config, ip)};
 }
 
-OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
+std::unique_ptr<transport::Transport> make_resuming_tcp(const NodeConfig& config, TimeUs limit_us) {
   std::random_device random;
-  const transport::ResumeOptions resume{.nonce = uint64_t{random()} << 32 | random(),
-                                        .limit_us = resume_limit_us(config)};
+  return transport::make_resuming_transport(
+      make_tcp(config), {.nonce = uint64_t{random()} << 32 | random(), .limit_us = limit_us});
+}
+
+OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
   return {.name = "tcp",
           .title = "TCP",
           .listen_ip = ip,
-          .transport = transport::make_resuming_transport(make_tcp(config), resume)};
+          .transport = make_resuming_tcp(config, resume_limit_us(config))};
 }
 
 }  // namespace
@@ -71,7 +74,15 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   return transport::make_tcp_transport(stream_options(config));
 }
 
+std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) {
+  return make_resuming_tcp(config, control_resume_limit_us(config));
+}
+
 TimeUs resume_limit_us(const NodeConfig& config) { return seconds_to_us(config.timeout_s) / 4; }
+
+TimeUs control_resume_limit_us(const NodeConfig& config) {
+  return std::min(resume_limit_us(config), seconds_to_us(1));
+}
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
 Transports open_transports(const NodeConfig& config, const std::string& ip,

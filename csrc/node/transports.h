@@ -40,10 +40,13 @@ using Transports = std::vector<OpenTransport>;
 
 // The TCP transport of a process; also for `byteps doctor`.
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config);
+// That of the connections to the scheduler, which survive resets (transport/resume).
+std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config);
 
-// How long connections between services and their children may be broken before they end
-// (transport/resume).
+// How long connections may be broken before they end: those between services and their children, and
+// those to the scheduler. The latter also tell that a process has died, which must not take long.
 TimeUs resume_limit_us(const NodeConfig& config);
+TimeUs control_resume_limit_us(const NodeConfig& config);
 
 // The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
 // `shared_pool`: memory of shared memory's connections, or null.

@@ -243,6 +243,7 @@ void fields(auto& codec, One<Removed> auto& m) {
   codec.number("node", m.node);
   codec.text("text", m.text, kMaxTextBytes);
   share_list(codec, m.weights_ppb);
+  codec.flag("stores", m.stores);
 }
 
 void fields(auto& codec, One<Added> auto& m) {

@@ -15,7 +15,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 11;
+inline constexpr uint8_t kProtocolVersion = 12;
 inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
@@ -68,6 +68,10 @@ enum class DataType : uint8_t {
   kHolds = 8,  // child -> service: the child has the result of the round, or knows that it failed
   kFetch = 9,  // service -> child: send it
   kHeld = 10,  // child -> service: as kResult, or as kFailed if `code` is not ok
+  // Of stored tensors (protocol/stored_takeover.h); payload: a number (u64) for each rank, as in the
+  // kHolds of such a tensor.
+  kIncluded = 11,  // service -> child: the rounds that the next kResult contains
+  kStated = 12,    // child -> service: it has said all kHolds after `round` losses of servers
 };
 
 // Whether it is a contribution.

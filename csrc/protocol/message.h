@@ -315,6 +315,8 @@ struct Removed {
   std::string text;  // names the server, its host and the cause
   // How its partitions are distributed: a weight for each reducer host, in parts per billion.
   std::vector<uint32_t> weights_ppb;
+  // Services store tensors, so children have to say what they hold (protocol/stored_takeover.h).
+  bool stores = false;
   bool operator==(const Removed&) const = default;
 };
 

@@ -36,9 +36,7 @@ void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
 }
 
 bool SchedulerState::may_lose(uint32_t member) const {
-  if (!options_.failover || phase_ != Phase::kRunning || members_[member].node.role != Role::kServer)
-    return false;
-  return !tensors_->has_stored_at(link_speeds_->tree().reducer_host_of(member));
+  return options_.failover && phase_ == Phase::kRunning && members_[member].node.role == Role::kServer;
 }
 
 void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& actions) {
@@ -54,7 +52,9 @@ void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& 
                 [number](const Suspicion& s) { return s.reporter == number || s.node == number; });
   const std::vector<double> before = link_speeds_->shares();
   const LinkSpeeds::Change change = link_speeds_->lose(number);
-  send_to_all(Removed{number, why.message(), successor_weights(before, link_speeds_->shares())}, actions);
+  send_to_all(Removed{number, why.message(), successor_weights(before, link_speeds_->shares()),
+                      tensors_->has_stored()},
+              actions);
   for (uint32_t other = 0; other < members_.size(); ++other) on_aware(other, number, actions);
   apply(change, actions);
 }

@@ -28,31 +28,33 @@ StalenessTracker::StalenessTracker(Children ranks, WaitLimits limits)
 
 Result<StalenessTracker::Verdict> StalenessTracker::admit(const DataHead& head,
                                                           uint64_t payload_bytes) const {
-  BPS_RETURN_IF_ERROR(check_head(head, payload_bytes));
+  BPS_RETURN_IF_ERROR(check(head, payload_bytes));
   const auto found = keys_.find(head.key);
   const KeyState* state = found == keys_.end() ? nullptr : &found->second;
   const uint64_t last_round = state ? state->last_round[head.rank] : 0;
-  if (head.round <= last_round) return Verdict::kRepeat;
+  const bool waits = state && state->waits[head.rank] != none_;
+  const bool comes_again = head.type == DataType::kMoved && head.round == last_round && !waits;
+  if (head.round <= last_round) return comes_again ? Verdict::kAccept : Verdict::kRepeat;
   const auto broken = [&](const std::string& what) {
     return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + what);
   };
   if (head.round != last_round + 1) {
     return broken("expected round " + std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
   }
-  if (state && state->waits[head.rank] != none_) {
+  if (waits) {
     return broken("round " + std::to_string(head.round) + " before the answer to round " +
                   std::to_string(last_round));
   }
   return refusal(state, head).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
 }
 
-Status StalenessTracker::check_head(const DataHead& head, uint64_t payload_bytes) const {
+Status StalenessTracker::check(const DataHead& head, uint64_t payload_bytes) const {
   BPS_CHECK(head.rank < num_children()) << "rank " << head.rank;
   const auto expected = [&](const char* field, const std::string& want, uint64_t got) {
     return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + field +
                      ": expected " + want + ", got " + std::to_string(got));
   };
-  if (head.type != DataType::kPushPull) return expected("type", "2", static_cast<uint64_t>(head.type));
+  if (!is_contribution(head.type)) return expected("type", "2", static_cast<uint64_t>(head.type));
   if (!is_stored(head.op)) return expected("reduction", "7 or 8", static_cast<uint64_t>(head.op));
   if (head.round == 0) return expected("round", "1", 0);
   if (head.root >= num_children()) return expected("root", "a rank of the job", head.root);
@@ -68,9 +70,7 @@ bool StalenessTracker::lacks(const KeyState* state, const DataHead& head, uint32
 }
 
 Status StalenessTracker::refusal(const KeyState* state, const DataHead& head) const {
-  BPS_RETURN_IF_ERROR(failed_);
-  const auto found = failed_tensors_.find(number_of(head.key));
-  if (found != failed_tensors_.end()) return found->second;
+  BPS_RETURN_IF_ERROR(failure(head.key));
   if (state) BPS_RETURN_IF_ERROR(state->failure);
   for (const uint32_t rank : gone_ranks_) {
     // Includes its own: what was refused stays refused, as no rank advances after it has gone.
@@ -79,12 +79,18 @@ Status StalenessTracker::refusal(const KeyState* state, const DataHead& head) co
   return Status::ok();
 }
 
+Status StalenessTracker::failure(const Key& key) const {
+  const auto found = failed_tensors_.find(number_of(key));
+  return failed_.is_ok() && found != failed_tensors_.end() ? found->second : failed_;
+}
+
 StalenessTracker::KeyState& StalenessTracker::state_of(const DataHead& head) {
   const auto [found, is_new] = keys_.try_emplace(head.key);
   KeyState& state = found->second;
   if (is_new) {
     state.first = head;
     state.last_round.resize(num_children());
+    state.last_failed.resize(num_children());
     state.waits.resize(num_children(), none_);
     state.slowest_count = num_children();
   }
@@ -93,7 +99,11 @@ StalenessTracker::KeyState& StalenessTracker::state_of(const DataHead& head) {
 
 void StalenessTracker::on_contribution(const DataHead& head, TimeUs now, StalenessActions& actions) {
   KeyState& state = state_of(head);
-  if (head.round <= state.last_round[head.rank]) return;  // admitted twice, on two connections
+  if (head.round <= state.last_round[head.rank]) {
+    // Else it was admitted twice, on two connections.
+    if (head.type == DataType::kMoved) answer_again(state, head, actions);
+    return;
+  }
   Status why = refusal(&state, head);
   if (why.is_ok() && !agree(head, state.first)) {
     why = state.failure =
@@ -105,6 +115,7 @@ void StalenessTracker::on_contribution(const DataHead& head, TimeUs now, Stalene
   }
   bool concerns_others = gone_[head.rank].is_ok() && advance(state, head.rank);
   if (!why.is_ok()) {
+    state.last_failed[head.rank] = true;
     actions.push_back(Fail{head, {head.rank}, why, false});
   } else {
     state.waits[head.rank] = waiting_.add({&state, head}, now);
@@ -120,13 +131,51 @@ void StalenessTracker::on_contribution(const DataHead& head, TimeUs now, Stalene
   }
 }
 
+void StalenessTracker::answer_again(const KeyState& state, const DataHead& head,
+                                    StalenessActions& actions) const {
+  Status why = refusal(&state, head);
+  if (why.is_ok() && state.last_failed[head.rank])
+    why = aborted("round " + std::to_string(head.round) + " of " + ranks_.describe[head.rank] +
+                  " has failed on a server that was lost after that");
+  if (why.is_ok()) {
+    actions.emplace_back(Answer{head.key, {head}, true});
+  } else {
+    actions.emplace_back(Fail{head, {head.rank}, why, false});
+  }
+}
+
+std::vector<uint64_t> StalenessTracker::included(const Key& key) const {
+  const KeyState& state = keys_.at(key);
+  std::vector<uint64_t> rounds;
+  for (uint32_t rank = 0; rank < num_children(); ++rank) {
+    const uint64_t over = state.last_round[rank] - (state.waits[rank] == none_ ? 0 : 1);
+    rounds.push_back(2 * over + (state.last_failed[rank] ? 1 : 0));
+  }
+  return rounds;
+}
+
+void StalenessTracker::restore(const DataHead& first, const std::vector<uint64_t>& rounds) {
+  BPS_CHECK(!keys_.contains(first.key) && rounds.size() == num_children()) << protocol::describe(first.key);
+  KeyState& state = state_of(first);
+  state.has_value = true;
+  for (uint32_t rank = 0; rank < num_children(); ++rank) {
+    state.last_round[rank] = rounds[rank] / 2;
+    state.last_failed[rank] = rounds[rank] % 2 != 0;
+  }
+  count_slowest(state);
+}
+
 bool StalenessTracker::advance(KeyState& state, uint32_t rank) {
   const bool was_slowest = state.last_round[rank]++ == state.slowest_round;
   if (!was_slowest || --state.slowest_count > 0) return false;
+  count_slowest(state);
+  return true;
+}
+
+void StalenessTracker::count_slowest(KeyState& state) {
   const std::vector<uint64_t>& rounds = state.last_round;
   state.slowest_round = *std::min_element(rounds.begin(), rounds.end());
   state.slowest_count = static_cast<uint32_t>(std::count(rounds.begin(), rounds.end(), state.slowest_round));
-  return true;
 }
 
 bool StalenessTracker::may_answer(const KeyState& state, const DataHead& head) {
@@ -146,12 +195,15 @@ void StalenessTracker::answer_ready(KeyState& state, StalenessActions& actions) 
 DataHead StalenessTracker::end_wait(Waits::Iterator wait) {
   const DataHead head = wait->what.head;
   wait->what.state->waits[head.rank] = none_;
+  wait->what.state->last_failed[head.rank] = false;
   waiting_.remove(wait);
   return head;
 }
 
 void StalenessTracker::fail(Waits::Iterator wait, const Status& why, StalenessActions& actions) {
+  KeyState& state = *wait->what.state;
   const DataHead head = end_wait(wait);
+  state.last_failed[head.rank] = true;
   actions.push_back(Fail{head, {head.rank}, why, false});
 }
 

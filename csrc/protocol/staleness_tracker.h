@@ -46,6 +46,7 @@ struct StoreFirstValue {
 struct Answer {
   Key key;
   std::vector<DataHead> heads;  // ordered by rank
+  bool is_again = false;        // the value contains them already: add nothing
 };
 using StalenessAction = std::variant<StoreFirstValue, Answer, Fail, Stalled>;
 using StalenessActions = std::vector<StalenessAction>;
@@ -69,6 +70,19 @@ class StalenessTracker {
   // bytes, root, staleness), the key fails for all, now and later, and the message names both. O(1)
   // on average over a round of all ranks; allocates only for what waits and the Answer.
   void on_contribution(const DataHead& head, TimeUs now, StalenessActions& actions);
+
+  // After the loss of a root (protocol/stored_takeover.h). At the lost root: which rounds of each
+  // rank the value of a key contains, as numbers that mean something to restore() only. They never
+  // become smaller.
+  std::vector<uint64_t> included(const Key& key) const;
+  // At its successor: the value is the one that contains these rounds. Later contributions have to
+  // agree with `first`. Precondition: the key is new, and there is a number for each rank.
+  void restore(const DataHead& first, const std::vector<uint64_t>& rounds);
+
+  // Error: on_contribution() must not get such a head from its rank.
+  Status check(const DataHead& head, uint64_t payload_bytes) const;
+  // Not ok: all contributions to the key fail.
+  Status failure(const Key& key) const;
 
   // The rank will contribute no more. What it has contributed is still added. Contributions that
   // need one of its missing rounds fail with `why`, now and later.
@@ -99,13 +113,13 @@ class StalenessTracker {
     DataHead first;  // the others have to agree with it
     bool has_value = false;
     std::vector<uint64_t> last_round;    // indexed by rank
+    std::vector<bool> last_failed;       // likewise: the last round that is over has failed
     std::vector<Waits::Iterator> waits;  // indexed by rank; none(): answered
     uint64_t slowest_round = 0;          // the minimum of last_round
     uint32_t slowest_count = 0;          // number of ranks at slowest_round
     Status failure;
   };
 
-  Status check_head(const DataHead& head, uint64_t payload_bytes) const;
   KeyState& state_of(const DataHead& head);
   // Why the contribution cannot succeed; ok if it may.
   Status refusal(const KeyState* state, const DataHead& head) const;
@@ -113,8 +127,11 @@ class StalenessTracker {
   static bool lacks(const KeyState* state, const DataHead& head, uint32_t rank);
   // Advances the rank by one round; true if slowest_round has increased.
   static bool advance(KeyState& state, uint32_t rank);
+  static void count_slowest(KeyState& state);
   static bool may_answer(const KeyState& state, const DataHead& head);
   void answer_ready(KeyState& state, StalenessActions& actions);
+  // A contribution whose answer was lost with the root that gave it.
+  void answer_again(const KeyState& state, const DataHead& head, StalenessActions& actions) const;
   DataHead end_wait(Waits::Iterator wait);
   void fail(Waits::Iterator wait, const Status& why, StalenessActions& actions);
   // Fails the waiting contributions for which `why` returns an error.

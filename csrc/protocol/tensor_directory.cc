@@ -101,17 +101,9 @@ TensorDirectory::Locations& TensorDirectory::locations_for(Tensor& tensor, const
   return tensor.locations.try_emplace({declare.placement, scale}, std::move(next)).first->second;
 }
 
-bool TensorDirectory::has_stored_at(uint32_t reducer_host) const {
-  const auto is_there = [reducer_host](const RootLocation& location) {
-    return location.reducer_host == reducer_host;
-  };
-  return std::ranges::any_of(tensors_, [&](const auto& named) {
-    const Tensor& tensor = named.second;
-    return tensor.first && tensor.first->mode.stored &&
-           std::ranges::any_of(tensor.locations, [&](const auto& each) {
-             return std::ranges::any_of(each.second.of_partition, is_there);
-           });
-  });
+bool TensorDirectory::has_stored() const {
+  return std::ranges::any_of(
+      tensors_, [](const auto& named) { return named.second.first && named.second.first->mode.stored; });
 }
 
 void TensorDirectory::change_shares(RootAssigner assigner) {

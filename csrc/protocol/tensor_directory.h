@@ -59,8 +59,8 @@ class TensorDirectory {
   // and all earlier ones, which can no longer complete. Empty if they have been told.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
-  // Whether a stored tensor has a partition on this reducer host.
-  bool has_stored_at(uint32_t reducer_host) const;
+  // Whether a tensor is stored.
+  bool has_stored() const;
 
   // Lists that are made from now on follow the shares of `assigner`, which is unused.
   void change_shares(RootAssigner assigner);

@@ -240,6 +240,11 @@ void ClusterUnderTest::strike(const Fault& fault) {
     const std::string& from = reset->hosts.first;
     const std::string& to = reset->hosts.second;
     world_.note("network", 24, [&] { return "RESET of a connection from " + from + " to " + to; });
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const std::string& ip = processes_[i]->facts().ip;
+      // If the scheduler is lost before both ends have connected again, one may not know the standby.
+      if (ip == from || ip == to) guilty_[i] = true;
+    }
     if (reset->is_resumed) return;
     const auto is_of_servers = [this](const std::string& ip) {
       for (size_t i = 0; i < processes_.size(); ++i) {
@@ -247,15 +252,15 @@ void ClusterUnderTest::strike(const Fault& fault) {
       }
       return true;
     };
-    note_guilt(fault, "RESET of one connection", is_of_servers(from) || is_of_servers(to));
-    for (size_t i = 0; i < processes_.size(); ++i) {
-      const std::string& ip = processes_[i]->facts().ip;
-      if (ip == from || ip == to) guilty_[i] = true;
-    }
-    return;
+    return note_guilt(fault, "RESET of one connection", is_of_servers(from) || is_of_servers(to));
   }
   if (process.is_gone() || process.was_killed()) return;
-  note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED", scenario_.survives(fault));
+  // Once rank 0 has left, there is no standby.
+  const bool has_standby = std::ranges::none_of(
+      processes_, [](const auto& each) { return each->rank() == 0 && each->is_leaving(); });
+  const bool is_replaced = fault.process != scenario_.scheduler_process() || has_standby;
+  note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED",
+             is_replaced && scenario_.survives(fault));
   if (fault.kind == FaultKind::kKilled) {
     process.kill();
     return scenario_.is_server(fault.process) ? start_waiting_newcomer() : void();

@@ -61,8 +61,6 @@ class SimProcess::Environment final : public node::Environment {
                                       .credentials = {config.secret, config.job_id, config.loopback_only}};
     SimTransportOptions lending = options;
     lending.arena_bytes = facts.arena_bytes;
-    SimTransportOptions resumed = options;
-    resumed.is_resumed = true;
     SimNetwork& network = process_.world_.network;
     node::Transports transports;
     if (config.shm && config.role == "worker") {
@@ -75,15 +73,18 @@ class SimProcess::Environment final : public node::Environment {
     transports.push_back({.name = "tcp",
                           .title = "TCP",
                           .listen_ip = facts.ip,
-                          .transport = transport::make_resuming_transport(
-                              make_sim_transport(network, resumed),
-                              {.nonce = facts.process_id, .limit_us = node::resume_limit_us(config)})});
+                          .transport = make_resuming(options, node::resume_limit_us(config))});
     return transports;
   }
   std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) override {
     return make_sim_transport(
         process_.world_.network,
         {.ip = process_.facts_.ip, .credentials = {config.secret, config.job_id, config.loopback_only}});
+  }
+  std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) override {
+    return make_resuming(
+        {.ip = process_.facts_.ip, .credentials = {config.secret, config.job_id, config.loopback_only}},
+        node::control_resume_limit_us(config));
   }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<LoopCompletions>(*process_.program_, process_.was_killed_);
@@ -108,6 +109,12 @@ class SimProcess::Environment final : public node::Environment {
   void on_named(const std::string&) override {}
 
  private:
+  std::unique_ptr<transport::Transport> make_resuming(SimTransportOptions options, TimeUs limit_us) {
+    options.is_resumed = true;
+    return transport::make_resuming_transport(make_sim_transport(process_.world_.network, std::move(options)),
+                                              {.nonce = process_.facts_.process_id, .limit_us = limit_us});
+  }
+
   SimProcess& process_;
 };
 
@@ -123,7 +130,7 @@ SimProcess::~SimProcess() { kill(); }
 void SimProcess::start(const NodeConfig& config, const std::string& scheduler_ip,
                        UniqueFunction<void(const Status&)> on_started) {
   node_ = std::make_unique<node::AsyncNode>(config, std::make_unique<Environment>(*this));
-  is_gone_ = has_left_ = job_started_ = false;
+  is_gone_ = is_leaving_ = has_left_ = job_started_ = false;
   const auto tell =
       [this, on_started = std::make_shared<UniqueFunction<void(const Status&)>>(std::move(on_started))](
           const Status& status) { program_->post([on_started, status] { (*on_started)(status); }); };
@@ -139,6 +146,7 @@ void SimProcess::start(const NodeConfig& config, const std::string& scheduler_ip
 }
 
 void SimProcess::leave(const std::string& cause, const std::string& after) {
+  is_leaving_ = true;
   node_->left().when_reached([this] {
     has_left_ = true;
     ++world_.num_changes;

@@ -51,6 +51,7 @@ class SimProcess {
   // The thread of the program.
   VirtualLoop& program() { return *program_; }
   bool is_gone() const { return is_gone_; }
+  bool is_leaving() const { return is_leaving_; }  // or has left
   bool was_killed() const { return was_killed_; }
   bool is_paused() const { return is_paused_; }
   // Of the present or last node.
@@ -72,6 +73,7 @@ class SimProcess {
   std::vector<VirtualLoop*> loops_;  // of the node
   std::unique_ptr<node::AsyncNode> node_;
   UniqueFunction<void()> on_stopped_;
+  bool is_leaving_ = false;
   bool has_left_ = false;
   bool is_gone_ = false;
   bool was_killed_ = false;

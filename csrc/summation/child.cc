@@ -92,6 +92,7 @@ Result<ReceiveBuffer> Child::on_head(transport::Connection&, const Arrival& arri
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
   if (head->type == DataType::kHeld) return place_held(*head, arrival);
+  if (head->type == DataType::kHolds) return place_holds(arrival);
   if (!is_contribution(head->type) && head->type != DataType::kFailed) {
     return data_loss("a child does not send message type " + std::to_string(static_cast<int>(head->type)) +
                      " with " + std::to_string(arrival.payload_bytes) + " bytes of payload");
@@ -122,6 +123,10 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
     case DataType::kMoved: return on_push_pull(*head, arrival, payload);
     case DataType::kHolds:
     case DataType::kHeld: return on_outcome(*head, arrival);
+    case DataType::kStated:
+      if (collector_ == nullptr) return data_loss("expected a hello first, got what it has stated");
+      collector_->on_stated(child_, head->round);
+      return Status::ok();
     case DataType::kFailed: return on_failed(*head, arrival);
     case DataType::kGoodbye:
       left_ = true;
@@ -184,6 +189,16 @@ Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
   return Status::ok();
 }
 
+Result<ReceiveBuffer> Child::place_holds(const Arrival& arrival) {
+  const size_t expected = collector_ == nullptr ? 0 : collector_->holds_bytes();
+  if (arrival.payload_bytes != expected) {
+    return data_loss("a child that holds something: expected " + std::to_string(expected) +
+                     " bytes of payload, got " + std::to_string(arrival.payload_bytes));
+  }
+  receive_buffer_ = shard_.pool_.acquire(arrival.payload_bytes);
+  return ReceiveBuffer::at(receive_buffer_.bytes());
+}
+
 // The outcome of a round that a lost root has answered. Nobody else may wait for it any more.
 Result<ReceiveBuffer> Child::place_held(const DataHead& head, const Arrival& arrival) {
   const bool is_its_own = static_cast<int>(head.rank) == rank_;
@@ -209,7 +224,8 @@ Status Child::on_outcome(const DataHead& head, const Arrival& arrival) {
                      std::to_string(head.rank));
   }
   if (head.type == DataType::kHolds) {
-    collector_->on_holds(head, *this);
+    if (arrival.payload_bytes != collector_->holds_bytes()) return data_loss("holds: a payload is missing");
+    collector_->on_holds(head, Bytes(values.bytes()).first(arrival.payload_bytes), *this);
   } else if (collector_->expects_held(head)) {
     if (head.code != StatusCode::kOk) {
       collector_->on_held(head, Status(head.code, std::move(text)));

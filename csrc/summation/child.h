@@ -64,6 +64,7 @@ class Child final : public transport::Receiver {
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
   Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);
   Result<transport::ReceiveBuffer> place_text(const transport::Arrival& arrival);
+  Result<transport::ReceiveBuffer> place_holds(const transport::Arrival& arrival);
   Result<transport::ReceiveBuffer> place_held(const protocol::DataHead& head,
                                               const transport::Arrival& arrival);
   Status on_outcome(const protocol::DataHead& head, const transport::Arrival& arrival);

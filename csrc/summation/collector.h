@@ -44,6 +44,7 @@ class Collector {
     ShardEvents& events;
     uint32_t epoch;
     uint32_t num_workers;  // divisor of averages
+    bool may_be_lost;      // as Position::may_be_lost
   };
   using Verdict = protocol::Aggregator::Verdict;
 
@@ -66,9 +67,13 @@ class Collector {
   virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
   // After the loss of a root (protocol/takeover.h): `head.rank` says that it has an outcome;
   // whether the outcome was fetched from it; it has come: the values, or why the round has failed.
-  virtual void on_holds(const protocol::DataHead& /*head*/, Child& /*from*/) {}
+  // A kHolds has `holds_bytes()` of payload.
+  virtual size_t holds_bytes() const { return 0; }
+  virtual void on_holds(const protocol::DataHead& /*head*/, Bytes /*payload*/, Child& /*from*/) {}
   virtual bool expects_held(const protocol::DataHead& /*head*/) const { return false; }
   virtual void on_held(const protocol::DataHead& /*head*/, Result<BufferPool::Buffer> /*values*/) {}
+  // The child has said all of its kHolds after so many losses of servers.
+  virtual void on_stated(uint32_t /*child*/, uint64_t /*losses*/) {}
   // All ranks have forgotten the tensor: nobody contributes to these keys any more, and nobody
   // waits for an answer.
   virtual void forget(const protocol::ForgottenKeys& keys) = 0;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/copy.h"
+#include "base/numbers.h"
 #include "summation/child.h"
 #include "summation/shard.h"
 
@@ -15,17 +16,107 @@ using protocol::DataHead;
 using protocol::Fail;
 using protocol::StoreFirstValue;
 
+ParameterStore::ParameterStore(Environment environment, protocol::Children ranks, protocol::WaitLimits limits)
+    : CollectorBy(environment, std::move(ranks), limits), takeover_(decisions_.num_children()) {}
+
 Result<ParameterStore::Verdict> ParameterStore::admit(const DataHead& head, uint32_t child,
                                                       uint64_t payload_bytes) const {
   BPS_CHECK(head.rank == child) << "rank " << head.rank << " on the connection of " << child;
-  return decisions_.admit(head, payload_bytes);
+  if (!takeover_.is_pending(head)) return decisions_.admit(head, payload_bytes);
+  BPS_RETURN_IF_ERROR(decisions_.check(head, payload_bytes));
+  if (takeover_.waits(head.key, child)) {
+    return data_loss("rank " + std::to_string(child) + ": " + protocol::describe(head.key) +
+                     ": a contribution before the answer to the last one");
+  }
+  return decisions_.failure(head.key).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
 }
 
 void ParameterStore::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
   slot(head.key, child) = std::move(contribution);
-  decisions_.on_contribution(head, environment_.loop.now_us(), actions_);
-  apply();
+  if (!takeover_.is_pending(head)) return decide({head});
+  const Status failure = decisions_.failure(head.key);
+  if (!failure.is_ok()) return fail_all({head}, failure);
+  takeover_.on_contribution(head, takeover_actions_);
+  apply_takeover();
+}
+
+void ParameterStore::decide(const std::vector<DataHead>& heads) {
+  for (const DataHead& head : heads) {
+    decisions_.on_contribution(head, environment_.loop.now_us(), actions_);
+    apply();
+  }
   schedule_tick();
+}
+
+void ParameterStore::fail_all(const std::vector<DataHead>& heads, const Status& why) {
+  for (const DataHead& head : heads) answer_failure(head, slots_[head.key][head.rank], why);
+}
+
+void ParameterStore::child_gone(uint32_t child, const Status& why) {
+  CollectorBy::child_gone(child, why);
+  takeover_.on_rank_gone(child, takeover_actions_);
+  apply_takeover();
+}
+
+void ParameterStore::child_lingers(uint32_t child, const Status& why) { CollectorBy::child_gone(child, why); }
+
+void ParameterStore::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
+  CollectorBy::fail_tensor(number, last_round, why);
+  if (last_round == protocol::kEveryRound) fail_all(takeover_.take_waiting(number), why);
+}
+
+void ParameterStore::fail(const Status& why) {
+  CollectorBy::fail(why);
+  fail_all(takeover_.take_waiting(), why);
+}
+
+void ParameterStore::forget(const Child& connection) {
+  Collector::forget(connection);
+  std::erase_if(holders_, [&connection](const auto& each) { return each.second == &connection; });
+}
+
+size_t ParameterStore::holds_bytes() const { return decisions_.num_children() * sizeof(uint64_t); }
+
+void ParameterStore::on_holds(const DataHead& head, Bytes payload, Child& from) {
+  protocol::StoredTakeover::Rounds rounds;
+  for (size_t at = 0; at < payload.size(); at += sizeof(uint64_t))
+    rounds.push_back(load_number<uint64_t>(&payload[at]));
+  holders_[head.rank] = &from;
+  takeover_.on_holds(head, std::move(rounds));
+}
+
+void ParameterStore::on_stated(uint32_t child, uint64_t losses) {
+  takeover_.on_stated(child, losses, takeover_actions_);
+  apply_takeover();
+}
+
+void ParameterStore::on_held(const DataHead& head, Result<BufferPool::Buffer> values) {
+  const auto restored = takeover_.take(head.key);
+  if (restored.waiting.empty()) return;  // they have failed meanwhile
+  const DataHead& first = restored.waiting.front();
+  if (values && (head.bytes != first.bytes || head.dtype != first.dtype)) {
+    values = data_loss("rank " + std::to_string(head.rank) + " holds another tensor than rank " +
+                       std::to_string(first.rank) + " contributes to");
+  }
+  if (!values) return fail_all(restored.waiting, values.status());
+  if (values->empty()) *values = environment_.pool.acquire(1);
+  values_[head.key] = std::make_shared<BufferPool::Buffer>(std::move(*values));
+  decisions_.restore(first, restored.rounds);
+  decide(restored.waiting);
+}
+
+// A rank whose connection is closed is lost, and the job with it.
+void ParameterStore::apply_takeover() {
+  for (const protocol::StoredTakeover::Action& action : std::exchange(takeover_actions_, {})) {
+    if (const auto* fetch = std::get_if<protocol::Fetch>(&action)) {
+      const auto holder = holders_.find(fetch->rank);
+      if (holder != holders_.end()) holder->second->send(fetch->head, {}, nullptr);
+    } else if (const auto* begin = std::get_if<protocol::StoredTakeover::BeginAnew>(&action)) {
+      decide(begin->waiting);
+    } else if (const auto* lose = std::get_if<protocol::StoredTakeover::Lose>(&action)) {
+      fail_all(lose->waiting, lose->why);
+    }
+  }
 }
 
 void ParameterStore::contribute_failure(uint32_t, const DataHead&, const Status&) {
@@ -63,7 +154,7 @@ void ParameterStore::add_up(const Answer& answer, Value& stored) {
   std::vector<std::byte*> spaces{nullptr};  // [0]: the value, set below
   for (const DataHead& head : answer.heads) {
     const Contribution& contribution = slots[head.rank];
-    const bool adds = head.op == ReduceOp::kAccumulate && !contribution.data.empty();
+    const bool adds = !answer.is_again && head.op == ReduceOp::kAccumulate && !contribution.data.empty();
     if (adds) sources.push_back(contribution.data.data());
     if (!contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
   }
@@ -82,7 +173,21 @@ void ParameterStore::add_up(const Answer& answer, Value& stored) {
 void ParameterStore::apply(const Answer& answer) {
   Value& stored = values_[answer.key];
   add_up(answer, stored);
+  if (environment_.may_be_lost) say_included(answer);
   for (const DataHead& head : answer.heads) answer_result(head, slots_[answer.key][head.rank], stored);
+}
+
+void ParameterStore::say_included(const Answer& answer) {
+  const std::vector<uint64_t> rounds = decisions_.included(answer.key);
+  const auto numbers = std::make_shared<const BufferPool::Buffer>(environment_.pool.acquire(holds_bytes()));
+  for (size_t i = 0; i < rounds.size(); ++i) store_number(&numbers->bytes()[i * sizeof(uint64_t)], rounds[i]);
+  const Bytes payload = Bytes(numbers->bytes()).first(holds_bytes());
+  for (DataHead head : answer.heads) {
+    Child* const child = slots_[answer.key][head.rank].from;
+    if (child == nullptr) continue;
+    head.type = protocol::DataType::kIncluded;
+    child->send(head, {.data = payload, .reply_space = {}}, numbers);
+  }
 }
 
 }  // namespace byteps::summation

@@ -82,7 +82,7 @@ void ReductionLevel::forget(const Child& connection) {
   apply();
 }
 
-void ReductionLevel::on_holds(const DataHead& head, Child& from) {
+void ReductionLevel::on_holds(const DataHead& head, Bytes, Child& from) {
   holders_[head.rank] = &from;
   decisions_.on_holds(head.key, head.round, from.number(), actions_);
   takeover_.on_holds(head, actions_);

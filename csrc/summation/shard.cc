@@ -22,16 +22,17 @@ Shard::Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metr
 Shard::~Shard() = default;
 
 void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
-  if (leaving_) return;
+  if (leaving_ && !leave_done_) return;
   children_.push_back(std::make_unique<Child>(*this, std::move(connection)));
   if (cluster_) children_.back()->start();
+  if (leaving_) children_.back()->leave(!failed_, *grace_period_);
 }
 
 void Shard::start(const Position& position) {
   position_ = position;
   position_.bytes_per_s.resize(position.num_workers);
-  const Collector::Environment environment{loop_,   metrics_,       pool_,
-                                           events_, position.epoch, position.num_workers};
+  const Collector::Environment environment{
+      loop_, metrics_, pool_, events_, position.epoch, position.num_workers, position.may_be_lost};
   protocol::WaitLimits limits = position.limits;
   store_ = std::make_unique<ParameterStore>(environment, protocol::each_rank(position.describe_rank), limits);
   if (!position.ranks.describe.empty()) {
@@ -163,6 +164,7 @@ void Shard::remove(Child& child) {
 void Shard::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   for_each_collector([](Collector& collector) { collector.stop_timers(); });
   leaving_ = true;
+  grace_period_ = grace_period;
   leave_done_ = std::move(done);
   if (!cluster_) children_.clear();  // not started, so nothing would report their end
   for (const auto& child : children_) {

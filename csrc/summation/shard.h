@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ struct Position {
   uint32_t num_final_roots = 0;
   protocol::WaitLimits limits;
   TimeUs silence_us = kNever;  // for Connection::limit_silence of the children
+  // The job goes on if this service is lost, so ranks hold what it answers about stored tensors.
+  bool may_be_lost = false;
 };
 
 class Shard {
@@ -51,7 +54,8 @@ class Shard {
   ~Shard();  // on the loop's thread, or after the loop has stopped
 
   // Adds a connection from a listener of this service, or from the worker of this process. It is
-  // not read before start(), and closed immediately if this service is leaving.
+  // not read before start(), and closed at once if this service is leaving; it may go on with one
+  // that the network has reset (transport/resume).
   void adopt(std::unique_ptr<transport::Connection> connection);
   // The roster is known. Call once.
   void start(const Position& position);
@@ -109,6 +113,7 @@ class Shard {
   std::vector<std::unique_ptr<Child>> children_;  // one for each connection
   bool failed_ = false;
   bool leaving_ = false;
+  std::optional<GracePeriod> grace_period_;  // of leave()
   UniqueFunction<void()> leave_done_;
 };
 

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/grace_period.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "base/unique_function.h"
 #include "transport/address.h"
 #include "transport/event_loop.h"
@@ -194,6 +195,12 @@ class Transport {
   // Listens on `loop`. `on_accept` gets authenticated connections; others are dropped.
   virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                                    AcceptCallback on_accept) = 0;
+  // As listen(), on a socket that is already bound and listening, perhaps inherited from a launcher.
+  virtual Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd socket,
+                                                      AcceptCallback on_accept) {
+    static_cast<void>(loop), static_cast<void>(socket), static_cast<void>(on_accept);
+    return unimplemented(std::string(name()) + ": cannot take over a socket");
+  }
   // Connects and authenticates on `loop`. Retries until `deadline_us` while the address refuses
   // connections or the peer hangs up before its verdict (shm does not retry, as names are announced
   // after listening). kUnavailable: no peer; kPermissionDenied: the peer has another secret or job.

@@ -9,12 +9,14 @@ namespace byteps::worker {
 using protocol::DataHead;
 using protocol::Key;
 
-HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes) {
+HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes, bool is_stored) {
   {
     MutexLock lock(mutex_);
     const auto found = held_.find(key);
-    if (found != held_.end() && found->second.result) {
-      const Held last = *std::exchange(found->second.result, std::nullopt);
+    if (found != held_.end() && (is_stored || found->second.result)) {
+      Outcomes& outcomes = found->second;
+      const Held last =
+          is_stored ? std::exchange(outcomes.before, {}) : *std::exchange(outcomes.result, std::nullopt);
       Values values = last.values;
       if (last.head.bytes == bytes && values.use_count() == 2) return values;
     }
@@ -28,6 +30,7 @@ void HeldResults::keep(Held held) {
   if (held.head.code != StatusCode::kOk) {
     outcomes.failure = std::move(held);
   } else {
+    if (held.rounds && outcomes.result) outcomes.before = std::move(*outcomes.result);
     outcomes.result = std::move(held);
     outcomes.failure.reset();  // of an earlier round, or there would be no result
   }

@@ -5,7 +5,10 @@
 // into the tensor when complete, and stay here until the result of the key's next round begins to
 // arrive: by then every child has contributed to that round, so it has this one's result.
 //
-// Thread-safe. Memory: one result of each partition whose root is on a server.
+// Of a stored tensor (protocol/stored_takeover.h) the last answer is held, and what it contains,
+// until the next one has arrived.
+//
+// Thread-safe. Memory: one result of each partition whose root is on a server, two if it is stored.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +29,18 @@ class Link;
 class HeldResults {
  public:
   using Values = std::shared_ptr<std::byte[]>;
+  using Rounds = std::shared_ptr<const std::vector<std::byte>>;  // payload of a kIncluded
   struct Held {
     protocol::DataHead head;   // of the answer: kResult or kFailed
     Values values;             // head.bytes; null for a failure
     std::string text;          // of a failure
+    Rounds rounds = nullptr;   // of a stored tensor: what the values contain
     const Link* at = nullptr;  // the link whose service answered, or has been told of it since
   };
 
   // Memory for the next result of the key: that of the last one, if it has the same size and nobody
-  // sends it.
-  Values memory_for(const protocol::Key& key, uint64_t bytes);
+  // sends it. `is_stored`: that of the one before, as the last one is still needed.
+  Values memory_for(const protocol::Key& key, uint64_t bytes, bool is_stored = false);
   // Replaces the key's last result. A failure replaces only the last failure.
   void keep(Held held);
   // A result of the key has come from a root that cannot be lost.
@@ -53,6 +58,7 @@ class HeldResults {
   struct Outcomes {
     std::optional<Held> result;
     std::optional<Held> failure;
+    Held before;  // of a stored tensor: its memory is free, unless it is being sent
   };
 
   mutable Mutex mutex_;

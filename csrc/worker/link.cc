@@ -37,9 +37,9 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
 void Link::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_.is_ok()) {
     for (OutgoingPartition& outgoing : partitions) complete(std::move(outgoing), ended_);
-  } else if (moved_) {
+  } else if (moved_on_) {
     events_.on_partitions_moved(std::move(partitions));
-  } else if (connection_) {
+  } else if (connection_ && !moved_) {
     offer(std::move(partitions));
   } else {
     std::ranges::move(partitions, std::back_inserter(early_));
@@ -61,9 +61,21 @@ void Link::say_holds(const std::vector<DataHead>& outcomes) {
     head.code = StatusCode::kOk;
     head.epoch = options_.epoch;
     head.rank = options_.rank;
-    connection_->send(protocol::encode(head), {}, nullptr);
+    transport::Payload payload;
+    const auto held = options_.held->find(outcome.key, outcome.round);
+    if (held && held->rounds) payload = {.data = *held->rounds, .reply_space = {}, .keep = held->rounds};
+    connection_->send(protocol::encode(head), payload, [keep = payload.keep](const Status&) {});
   }
   if (!connection_) connect();
+}
+
+void Link::say_stated(uint64_t losses) {
+  if (!ended_.is_ok() || moved_) return;
+  stated_ = losses;
+  if (!connection_) return connect();
+  const DataHead head{
+      .type = DataType::kStated, .epoch = options_.epoch, .round = losses, .rank = options_.rank};
+  connection_->send(protocol::encode(head), {}, nullptr);
 }
 
 void Link::offer(std::vector<OutgoingPartition> partitions) {
@@ -103,6 +115,7 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
   say_holds(std::exchange(early_holds_, {}));
+  if (stated_ > 0) say_stated(stated_);
   offer(std::exchange(early_, {}));
 }
 
@@ -110,7 +123,7 @@ void Link::send(OutgoingPartition partition) {
   DataHead head = partition.head;
   head.epoch = options_.epoch;
   Unanswered& unanswered = unanswered_[head.key];
-  unanswered = {std::move(partition), nullptr};
+  unanswered = {std::move(partition), nullptr, nullptr};
   const OutgoingPartition& outgoing = unanswered.outgoing;
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->is_local()) {
@@ -165,9 +178,11 @@ Result<ReceiveBuffer> Link::on_head(Connection&, const Arrival& arrival) {
     failure_text_.resize(arrival.payload_bytes);
     return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
   }
-  if (head->type != DataType::kResult) return data_loss("a service does not send this payload");
+  if (head->type != DataType::kResult && head->type != DataType::kIncluded)
+    return data_loss("a service does not send this payload");
   Result<Unanswered*> waiting = find(*head);
   if (!waiting) return waiting.status();
+  if (head->type == DataType::kIncluded) return place_included(**waiting, arrival.payload_bytes);
   const OutgoingPartition& outgoing = (*waiting)->outgoing;
   if (arrival.payload_bytes != outgoing.head.bytes) {
     return data_loss("result: expected " + std::to_string(outgoing.head.bytes) + " bytes, got " +
@@ -175,10 +190,19 @@ Result<ReceiveBuffer> Link::on_head(Connection&, const Arrival& arrival) {
   }
   if (options_.may_be_lost) {
     HeldResults::Values& landing = (*waiting)->landing;
-    landing = options_.held->memory_for(head->key, arrival.payload_bytes);
+    landing = options_.held->memory_for(head->key, arrival.payload_bytes, is_stored(outgoing.head.op));
     return ReceiveBuffer::at({landing.get(), arrival.payload_bytes});
   }
   return outgoing.is_cold ? ReceiveBuffer::at_cold(outgoing.output) : ReceiveBuffer::at(outgoing.output);
+}
+
+Result<ReceiveBuffer> Link::place_included(Unanswered& waiting, size_t payload_bytes) {
+  const bool is_expected = options_.may_be_lost && is_stored(waiting.outgoing.head.op);
+  if (!is_expected || payload_bytes > protocol::kMaxNodes * sizeof(uint64_t))
+    return data_loss("a service does not send " + std::to_string(payload_bytes) + " bytes of rounds");
+  const auto rounds = std::make_shared<std::vector<std::byte>>(payload_bytes);
+  waiting.rounds = rounds;
+  return ReceiveBuffer::at(*rounds);
 }
 
 Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
@@ -188,9 +212,10 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   switch (head->type) {
     case DataType::kResult: return on_result(*head, payload);
     case DataType::kFetch: send_held(*head); return Status::ok();
+    case DataType::kIncluded: return Status::ok();
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
-      if (options_.may_be_lost && find(*head))
+      if (options_.may_be_lost && !is_stored(head->op) && find(*head))
         options_.held->keep(
             {.head = *head, .values = nullptr, .text = std::string(as_text(payload)), .at = this});
       return complete_answered(*head, Status(head->code, std::string(as_text(payload))));
@@ -209,8 +234,14 @@ Status Link::on_result(const DataHead& head, Bytes payload) {
   if (payload.size() != output.size())
     return data_loss("result: expected " + std::to_string(output.size()) + " bytes, got none");
   if (options_.may_be_lost) {
+    if (is_stored((*waiting)->outgoing.head.op) && !(*waiting)->rounds)
+      return data_loss("result: the service has not said what it contains");
     copy_bytes(output, payload);
-    options_.held->keep({.head = head, .values = std::move((*waiting)->landing), .text = {}, .at = this});
+    options_.held->keep({.head = head,
+                         .values = std::move((*waiting)->landing),
+                         .text = {},
+                         .rounds = std::move((*waiting)->rounds),
+                         .at = this});
   } else if (options_.held != nullptr) {
     options_.held->drop(head.key);
   }
@@ -253,7 +284,14 @@ void Link::fail_over() {
   early_holds_.clear();  // they are among those below
   std::vector<DataHead> outcomes =
       options_.held != nullptr ? options_.held->at(this) : std::vector<DataHead>();
+  early_ = std::move(partitions);
   if (!outcomes.empty()) events_.on_outcomes_moved(std::move(outcomes));
+}
+
+void Link::move_on() {
+  if (moved_on_ || !ended_.is_ok()) return;
+  moved_on_ = true;
+  std::vector<OutgoingPartition> partitions = std::exchange(early_, {});
   if (!partitions.empty()) events_.on_partitions_moved(std::move(partitions));
 }
 

@@ -81,6 +81,8 @@ class Link final : public transport::Receiver {
   void enqueue(std::vector<OutgoingPartition> partitions);
   // Tells the service of which rounds this node has an outcome from a root that is lost (kHolds).
   void say_holds(const std::vector<protocol::DataHead>& outcomes);
+  // Tells the service that this was done for all after so many losses of servers (kStated).
+  void say_stated(uint64_t losses);
   // Changes LinkOptions::bytes_per_s.
   void pace(uint64_t bytes_per_s);
   // Nullopt: not connected, or unknown (transport::Connection::sent_traffic).
@@ -89,9 +91,10 @@ class Link final : public transport::Receiver {
   // The peer has left the job in order. Partitions without an answer fail: immediately if there is
   // no connection, otherwise when it closes, because answers may still arrive.
   void peer_left();
-  // The service is lost, and the job goes on: closes the connection, and passes everything, also
-  // what is enqueued later, to LinkEvents.
+  // The service is lost, and the job goes on: closes the connection, and passes outcomes to
+  // LinkEvents. Partitions, also those that are enqueued later, follow from move_on() on.
   void fail_over();
+  void move_on();
   // The job has failed: closes the connection. All partitions, present and future, fail with `why`.
   void fail(const Status& why);
   // This worker leaves in order: sends a goodbye and closes the connection, at the latest when
@@ -108,6 +111,7 @@ class Link final : public transport::Receiver {
   struct Unanswered {
     OutgoingPartition outgoing;
     HeldResults::Values landing;  // where the result arrives if it is held
+    HeldResults::Rounds rounds;   // of a stored tensor: what the result contains
   };
 
   void connect();
@@ -117,6 +121,7 @@ class Link final : public transport::Receiver {
   void send(OutgoingPartition partition);
   void send_failure(const OutgoingPartition& outgoing);
   void send_held(const protocol::DataHead& head);
+  Result<transport::ReceiveBuffer> place_included(Unanswered& waiting, size_t payload_bytes);
   Status on_result(const protocol::DataHead& head, Bytes payload);
   void lose(const Status& why);
   void complete(OutgoingPartition outgoing, const Status& why);
@@ -131,8 +136,10 @@ class Link final : public transport::Receiver {
   LinkEvents& events_;
   bool connecting_ = false;
   bool lost_ = false;
-  bool moved_ = false;  // after fail_over()
-  Status ended_;        // not ok: nothing is sent any more, and all partitions fail with it
+  bool moved_ = false;     // after fail_over()
+  bool moved_on_ = false;  // after move_on()
+  uint64_t stated_ = 0;    // by say_stated()
+  Status ended_;           // not ok: nothing is sent any more, and all partitions fail with it
   protocol::Outbox& outbox_;
   protocol::Pacer pacer_;
   std::optional<protocol::Outbox::Port> port_;               // set once connected

@@ -66,9 +66,10 @@ void ShardLinks::peer_left(uint32_t service) {
               [](ShardLink& link) { link.loop->post([link = link.link.get()] { link->peer_left(); }); });
 }
 
-void ShardLinks::follow(protocol::Successors successors) {
+void ShardLinks::follow(protocol::Successors successors, bool states_losses) {
   MutexLock lock(mutex_);
   successors_ = std::move(successors);
+  states_losses_ = states_losses;
 }
 
 void ShardLinks::add_successor(const protocol::NodeInfo& server) {
@@ -78,15 +79,39 @@ void ShardLinks::add_successor(const protocol::NodeInfo& server) {
 
 void ShardLinks::lose(const protocol::Removed& removed) {
   bool has_successors = false;
+  uint64_t losses = 0;  // 0: nothing is stated
+  size_t num_links = 0;
   {
     MutexLock lock(mutex_);
     has_successors = successors_.has_value();
     if (successors_) successors_->lose(removed.node, removed.weights_ppb);
+    if (states_losses_ && removed.stores) losses = ++losses_;
+    num_links = services_[removed.node].size();
   }
-  for_each_of(removed.node, [&](ShardLink& link) {
-    link.loop->post([link = link.link.get(), has_successors, why = unavailable(removed.text)] {
-      has_successors ? link->fail_over() : link->fail(why);
+  if (!has_successors) {
+    return for_each_of(removed.node, [&](ShardLink& link) {
+      link.loop->post([link = link.link.get(), why = unavailable(removed.text)] { link->fail(why); });
     });
+  }
+  const auto move_on = [](ShardLink& link) {
+    link.loop->post([link = link.link.get()] { link->move_on(); });
+  };
+  const auto all_have_said = Countdown::start(num_links, [this, node = removed.node, losses, move_on] {
+    if (losses > 0) state(losses);
+    for_each_of(node, move_on);
+  });
+  for_each_of(removed.node, [&](ShardLink& link) {
+    link.loop->post([link = link.link.get(), all_have_said] {
+      link->fail_over();
+      all_have_said->report();
+    });
+  });
+}
+
+// To services that are lost as well, it says nothing.
+void ShardLinks::state(uint64_t losses) {
+  for_each([losses](ShardLink& link) {
+    link.loop->post([link = link.link.get(), losses] { link->say_stated(losses); });
   });
 }
 

@@ -37,7 +37,8 @@ class ShardLinks {
   ShardLink& at(uint32_t service, uint16_t serving_index);
 
   // The job goes on when a server is lost. Call before any other method but add_service().
-  void follow(protocol::Successors successors);
+  // `states_losses`: for stored tensors (protocol/stored_takeover.h).
+  void follow(protocol::Successors successors, bool states_losses = false);
   // As Successors::add, for a server whose links are added as well; without follow(), nothing.
   void add_successor(const protocol::NodeInfo& server);
   // The server is lost: what it has not answered goes to the successors of its roots. Without
@@ -63,6 +64,7 @@ class ShardLinks {
   void for_each(F&& f) BPS_EXCLUDES(mutex_);
   template <typename F>
   void for_each_of(uint32_t service, F&& f) BPS_EXCLUDES(mutex_);
+  void state(uint64_t losses) BPS_EXCLUDES(mutex_);
   ShardLink& link_at(uint32_t service, uint16_t serving_index) BPS_REQUIRES(mutex_);
   // Groups `all` by the link to the successor of each one's root.
   template <typename T, typename HeadOf>
@@ -72,6 +74,8 @@ class ShardLinks {
   mutable Mutex mutex_;
   std::vector<std::vector<ShardLink>> services_ BPS_GUARDED_BY(mutex_);  // indexed by node, shard
   std::optional<protocol::Successors> successors_ BPS_GUARDED_BY(mutex_);
+  bool states_losses_ BPS_GUARDED_BY(mutex_) = false;
+  uint64_t losses_ BPS_GUARDED_BY(mutex_) = 0;  // that were stated
 };
 
 }  // namespace byteps::worker

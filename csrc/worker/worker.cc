@@ -161,9 +161,7 @@ void Worker::complete(Handle handle, const Result<protocol::Plan>& outcome) {
 }
 
 void Worker::add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition) {
-  const bool is_stored = parent.level == protocol::Level::kRanks;
-  ShardLink& link =
-      (is_stored ? parameter_store_links_ : links_).at(parent.node, partition.head.serving_index);
+  ShardLink& link = links_for(partition.head).at(parent.node, partition.head.serving_index);
   const auto [found, is_new] = work.indices.try_emplace(&link, work.partitions.size());
   if (is_new) work.partitions.emplace_back(&link, std::vector<OutgoingPartition>());
   work.partitions[found->second].second.push_back(std::move(partition));
@@ -261,6 +259,7 @@ void Worker::lose_server(const protocol::Removed& removed) {
 
 void Worker::add_server(const protocol::NodeInfo& server) {
   links_.add_successor(server);
+  parameter_store_links_.add_successor(server);
   MutexLock lock(mutex_);
   table_.add_server(server);
 }

@@ -107,9 +107,11 @@ class Worker final : public LinkEvents, public DeviceStagingEvents {
 
   void on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
-  void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override { links_.move(outcomes); }
+  void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override {
+    links_for(outcomes.front()).move(outcomes);
+  }
   void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
-    links_.move(std::move(partitions));
+    links_for(partitions.front().head).move(std::move(partitions));
   }
   void on_staged(ToSend partitions) override;
   void on_staging_failed(const std::vector<protocol::StartPartition>& starts, const Status& why) override;
@@ -135,6 +137,10 @@ class Worker final : public LinkEvents, public DeviceStagingEvents {
   // must not call out, block or keep the references.
   template <typename F>
   void change(F&& f) BPS_EXCLUDES(mutex_);
+  // A link carries either stored tensors only, or none.
+  ShardLinks& links_for(const protocol::DataHead& head) {
+    return is_stored(head.op) ? parameter_store_links_ : links_;
+  }
   void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
   void complete(protocol::Handle handle, const Result<protocol::Plan>& outcome);
   // Moves a partition that starts into `work`.

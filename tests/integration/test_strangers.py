@@ -99,16 +99,15 @@ def test_a_proof_of_another_secret_or_job_is_refused(tmp_path: Path) -> None:
 def attack(cluster: Cluster, ports: list[int], frames: int, mutator: intruder.Mutator, opening: bytes = b"") -> None:
     """Sends mutated frames, many on each connection: those after the fatal one are ignored.
 
-    Nine of ten connections to services open a session first, and send `opening`.
+    Nine of ten connections open a session first, and those to services send `opening`.
     """
     secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
     for number in range(frames // FRAMES_PER_CONNECTION):
         port = ports[number % len(ports)]
         with intruder.connect_with_secret(port, secret, job_id) as connection:
-            opens = port != cluster.port and number % 10 > 0
-            burst = (intruder.open_session(number) + opening if opens else b"") + b"".join(
-                mutator.next() for _ in range(FRAMES_PER_CONNECTION)
-            )
+            burst = b"".join(mutator.next() for _ in range(FRAMES_PER_CONNECTION))
+            if number % 10 > 0:
+                burst = intruder.open_session(number) + (b"" if port == cluster.port else opening) + burst
             try:
                 connection.sendall(burst)
             except (ConnectionResetError, BrokenPipeError):
@@ -139,7 +138,7 @@ def test_mutated_frames_of_a_member(nic_probe: str, tmp_path: Path) -> None:
         secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
         wait_until(lambda: all(listening_ports(member.pid) for member in (scheduler, server)))
         with intruder.connect_with_secret(cluster.port, secret, job_id) as membership:
-            membership.sendall(intruder.join(rank=1, workers=2, servers=1))
+            membership.sendall(intruder.open_session(0) + intruder.join(rank=1, workers=2, servers=1))
             epoch = intruder.receive_epoch(membership)
             messages = intruder.every_message(epoch, rank=1)
             mutator = intruder.Mutator(random.Random(3), messages)
@@ -163,9 +162,9 @@ def test_a_stranger_can_neither_join_nor_say_who_is_lost(tmp_path: Path) -> None
             intruder.control(intruder.SUSPECT, struct.pack("<I", 0) + intruder.text("I say so")),
         ):
             with intruder.connect_with_secret(cluster.port, secret, job_id) as connection:
-                connection.sendall(message)
-                answer = connection.recv(1000)
-                assert (b"the job has started already" in answer) == (message[17] == intruder.JOIN), answer
+                connection.sendall(intruder.open_session(0) + message)
+                answer = intruder.receive_all(connection)
+                assert (b"the job has started already" in answer) == (message[25] == intruder.JOIN), answer
 
 
 def test_a_rank_with_another_secret_ends_both_sides(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 11
+_VERSION = 12
+_IN_SESSION = struct.pack("<B3xI", 1, 0)  # a frame of a session; nothing was received so far
 _PATIENCE_S = 20
 
 
@@ -129,11 +130,12 @@ def frame(head: bytes, payload: bytes = b"") -> bytes:
 
 
 def control(kind: int, fields: bytes = b"") -> bytes:
-    return frame(struct.pack("<BB6x", _VERSION, kind), fields)
+    """Returns a frame of an open session: a message to or from the scheduler."""
+    return frame(_IN_SESSION + struct.pack("<BB6x", _VERSION, kind), fields)
 
 
 def open_session(number: int, *, received: int = 0, oldest: int = 0) -> bytes:
-    """Returns the first frame of a data connection over TCP."""
+    """Returns the first frame of a connection over TCP."""
     return frame(struct.pack("<B3xIQQQ", 2, received, os.getpid(), number, oldest))
 
 
@@ -143,7 +145,7 @@ def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: i
     level = CLUSTER if kind == HELLO else 0
     fields = (epoch, 8 * tensor, 0, 0, round_, len(payload), rank, 0, 0, 0)
     head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, level, *fields)
-    return frame(struct.pack("<B3xI", 1, 0) + head, payload)
+    return frame(_IN_SESSION + head, payload)
 
 
 def text(value: str) -> bytes:
@@ -163,7 +165,9 @@ def join(rank: int, workers: int, servers: int) -> bytes:
 
 
 def receive_epoch(connection: socket.socket) -> int:
-    """Returns the message after the answer to Join: the roster, or the measurement of cards."""
+    """Returns that of the message after the answer to Join: the roster, or the measurement of cards."""
+    head_bytes, _ = struct.unpack("<4xH2xQ", _receive(connection, 16))
+    assert _receive(connection, head_bytes)[0] == 3  # the session is open
     assert _receive_control(connection)[0] == HEARTBEAT
     kind, fields = _receive_control(connection)
     assert kind in (ROSTER, PROBE_SETUP)
@@ -190,7 +194,7 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(FORGOTTEN, struct.pack("<IQI", 1, 8, 1)),
         control(TRAFFIC, struct.pack("<IIBQQ", 1, 0, 0, 1 << 20, 1000)),
         control(SPEEDS, struct.pack("<BIIII", 1, 1, 200, 1, 10**9) + text("slower")),
-        control(REMOVED, struct.pack("<I", 2) + text("no reason") + struct.pack("<II", 1, 10**9)),
+        control(REMOVED, struct.pack("<I", 2) + text("no reason") + struct.pack("<IIB", 1, 10**9, 1)),
         control(ALL_LINGER),
         control(ADDED, _node(SERVER, 1)),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT, LINGERS)),
@@ -255,8 +259,16 @@ class Mutator:
 
 def _receive_control(connection: socket.socket) -> tuple[int, bytes]:
     head_bytes, payload_bytes = struct.unpack("<4xH2xQ", _receive(connection, 16))
-    kind = _receive(connection, head_bytes)[1]
+    kind = _receive(connection, head_bytes)[len(_IN_SESSION) + 1]
     return kind, _receive(connection, payload_bytes)
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Returns what comes until the other end hangs up."""
+    received = b""
+    while part := connection.recv(1000):
+        received += part
+    return received
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -233,7 +233,11 @@ void ResumingConnection::close_when_sent(GracePeriod grace_period) {
   closing_ = grace_period;
   if (is_ready_) return carrier_->connection->close_when_sent(grace_period);
   if (is_connecting_end() || is_known_ || !carrier_) return;
-  carrier_->connection->close_when_sent(grace_period);  // nobody has opened it
+  // Its first frame may be on its way, and say that it goes on with a connection that was reset.
+  limit_timer_ = loop_.run_at(std::min(loop_.now_us() + limit_us_, grace_period.deadline_us), [this] {
+    limit_timer_ = 0;
+    if (carrier_) carrier_->connection->close_when_sent(*closing_);
+  });
 }
 
 void ResumingConnection::close() {

@@ -18,13 +18,12 @@ class ResumingTransport final : public Transport {
 
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                            AcceptCallback on_accept) override {
-    const auto table = std::make_shared<SessionTable>();
-    return carrier_->listen(
-        loop, address,
-        [table, limit_us = options_.limit_us,
-         on_accept = std::move(on_accept)](std::unique_ptr<Connection> carrier) mutable {
-          on_accept(std::make_unique<ResumingConnection>(std::move(carrier), table, limit_us));
-        });
+    return carrier_->listen(loop, address, resuming(std::move(on_accept)));
+  }
+
+  Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd socket,
+                                              AcceptCallback on_accept) override {
+    return carrier_->listen_on(loop, std::move(socket), resuming(std::move(on_accept)));
   }
 
   void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
@@ -43,6 +42,14 @@ class ResumingTransport final : public Transport {
   }
 
  private:
+  // Returns what a listener of the carrier calls; the connections that it gets share their sessions.
+  AcceptCallback resuming(AcceptCallback on_accept) const {
+    return [table = std::make_shared<SessionTable>(), limit_us = options_.limit_us,
+            on_accept = std::move(on_accept)](std::unique_ptr<Connection> carrier) mutable {
+      on_accept(std::make_unique<ResumingConnection>(std::move(carrier), table, limit_us));
+    };
+  }
+
   const std::unique_ptr<Transport> carrier_;
   const ResumeOptions options_;
   std::atomic<uint64_t> last_session_ = 0;

@@ -1,6 +1,5 @@
 #include "transport/tcp/tcp_transport.h"
 
-#include "base/check.h"
 #include "transport/stream/connection.h"
 #include "transport/stream/socket.h"
 
@@ -34,10 +33,9 @@ class TcpTransport final : public Transport {
   Status viable() const override { return Status::ok(); }
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                            AcceptCallback on_accept) override;
+  Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd socket,
+                                              AcceptCallback on_accept) override;
   void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
-
-  Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd fd, const Address& address,
-                                              AcceptCallback on_accept);
 
  private:
   Status check_allowed(const Address& address) const;
@@ -66,10 +64,12 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const Ad
   return listen_on_stream(loop, kind_, std::move(*fd), bound, std::move(on_accept));
 }
 
-Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, UniqueFd fd,
-                                                          const Address& address, AcceptCallback on_accept) {
-  BPS_RETURN_IF_ERROR(check_allowed(address));
-  return listen_on_stream(loop, kind_, std::move(fd), address, std::move(on_accept));
+Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, UniqueFd socket,
+                                                          AcceptCallback on_accept) {
+  const auto address = adopt_listening_socket(socket.get());
+  if (!address) return address.status();
+  BPS_RETURN_IF_ERROR(check_allowed(*address));
+  return listen_on_stream(loop, kind_, std::move(socket), *address, std::move(on_accept));
 }
 
 void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
@@ -88,16 +88,6 @@ void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadl
 
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options) {
   return std::make_unique<TcpTransport>(std::move(options));
-}
-
-Result<std::unique_ptr<Listener>> listen_on_tcp_socket(Transport& tcp, EventLoop& loop, int fd,
-                                                       AcceptCallback on_accept) {
-  auto* transport = dynamic_cast<TcpTransport*>(&tcp);
-  BPS_CHECK(transport) << "not the TCP transport: " << tcp.name();
-  UniqueFd owned(fd);
-  const auto address = adopt_listening_socket(fd);
-  if (!address) return address.status();
-  return transport->listen_on(loop, std::move(owned), *address, std::move(on_accept));
 }
 
 }  // namespace byteps::transport

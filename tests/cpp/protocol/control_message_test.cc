@@ -106,7 +106,10 @@ std::vector<Control> random_controls(Random& random) {
              {random.u32()},
              {static_cast<uint32_t>(random.below(1'000'000'001))},
              random.text(kMaxTextBytes)},
-      Removed{random.u32(), random.text(kMaxTextBytes), {static_cast<uint32_t>(random.below(1'000'000'001))}},
+      Removed{random.u32(),
+              random.text(kMaxTextBytes),
+              {static_cast<uint32_t>(random.below(1'000'000'001))},
+              random.below(2) == 1},
       Lingers{random.u32()},
       AllLinger{},
       Added{random_node(random, Role::kServer, 3)},
@@ -120,7 +123,7 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({11, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({12, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 

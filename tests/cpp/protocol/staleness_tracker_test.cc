@@ -62,6 +62,7 @@ class StalenessTrackerTest : public testing::Test {
     first_values_.clear();
     answered_.clear();
     answers_ = 0;
+    were_again_ = false;
     failed_.clear();
     stalled_.clear();
     for (const StalenessAction& action : actions) {
@@ -69,6 +70,7 @@ class StalenessTrackerTest : public testing::Test {
         first_values_.push_back(first->head.rank);
       if (const auto* answer = std::get_if<Answer>(&action)) {
         ++answers_;
+        were_again_ = answer->is_again;
         for (const DataHead& head : answer->heads) answered_.emplace_back(head.rank, head.round);
       }
       if (const auto* fail = std::get_if<Fail>(&action))
@@ -84,6 +86,7 @@ class StalenessTrackerTest : public testing::Test {
   std::vector<uint32_t> first_values_;
   Answered answered_;
   int answers_ = 0;
+  bool were_again_ = false;                 // Answer::is_again of the last one
   std::map<uint32_t, std::string> failed_;  // key: rank
   std::vector<std::string> stalled_;
 };
@@ -346,6 +349,84 @@ TEST_F(StalenessTrackerTest, AFailedTensorAndAFailedJobFailWaitingAndLaterContri
   collect([&](StalenessActions& actions) { tracker_.fail_all(aborted("the job"), actions); });
   EXPECT_EQ(add(2, 2), Verdict::kRefuse);
   EXPECT_EQ(failed_[2], "the job");
+}
+
+// ---- after the loss of the root ----
+
+class RestoredTest : public StalenessTrackerTest {
+ protected:
+  RestoredTest() { staleness_ = kUnboundedStaleness; }
+  Verdict move(uint32_t rank, uint32_t round, ReduceOp op = ReduceOp::kAccumulate) {
+    DataHead head = head_of(rank, round, op);
+    head.type = DataType::kMoved;
+    return contribute(head);
+  }
+  void restore(const std::vector<uint64_t>& rounds) { tracker_.restore(head_of(0, 1), rounds); }
+  std::vector<uint64_t> included() const { return tracker_.included({key_tensor(1, 0), 0}); }
+};
+
+TEST_F(RestoredTest, AnswersSayWhatTheyContain) {
+  seed(1);
+  seed(0);
+  EXPECT_EQ(included(), (std::vector<uint64_t>{2, 2, 0}));
+  add(0, 2);
+  EXPECT_EQ(included(), (std::vector<uint64_t>{4, 2, 0}));
+}
+
+TEST_F(RestoredTest, WhatWaitsIsNotIncludedYet) {
+  staleness_ = 0;
+  all_seed();
+  add(1, 2);
+  EXPECT_EQ(included(), (std::vector<uint64_t>{2, 2, 2}));
+  add(0, 2);
+  add(2, 2);
+  EXPECT_EQ(included(), (std::vector<uint64_t>{4, 4, 4}));
+}
+
+TEST_F(RestoredTest, AnIncludedContributionIsAnsweredAgainAndNotAdded) {
+  restore({10, 6, 0});
+  EXPECT_EQ(move(1, 3), Verdict::kAccept);
+  EXPECT_EQ(answered_, (Answered{{1, 3}}));
+  EXPECT_TRUE(were_again_);
+  EXPECT_EQ(move(0, 6), Verdict::kAccept);
+  EXPECT_EQ(answered_, (Answered{{0, 6}}));
+  EXPECT_FALSE(were_again_);
+  EXPECT_EQ(included(), (std::vector<uint64_t>{12, 6, 0}));
+  EXPECT_EQ(move(2, 1, ReduceOp::kSeed), Verdict::kAccept) << "a rank that starts late";
+  EXPECT_EQ(answered_, (Answered{{2, 1}}));
+}
+
+TEST_F(RestoredTest, OlderOnesAreRepeatsAndLaterOnesAreWrong) {
+  restore({10, 6, 0});
+  EXPECT_EQ(move(0, 4), Verdict::kRepeat);
+  EXPECT_NE(refusal_of(head_of(0, 7), 16).find("expected round 6, got 7"), std::string::npos);
+}
+
+TEST_F(RestoredTest, TheBoundCountsFromTheRestoredRounds) {
+  staleness_ = 1;
+  restore({10, 8, 8});
+  move(0, 6);
+  EXPECT_TRUE(answered_.empty()) << "two rounds ahead";
+  move(1, 5);
+  EXPECT_EQ(answered_, (Answered{{1, 5}}));
+  move(2, 5);
+  EXPECT_EQ(answered_, (Answered{{0, 6}, {2, 5}}));
+}
+
+TEST_F(RestoredTest, AFailedRoundFailsAgain) {
+  staleness_ = 0;
+  all_seed();
+  add(0, 2);
+  tick(kOpUs);
+  ASSERT_TRUE(failed_.contains(0));
+  EXPECT_EQ(included(), (std::vector<uint64_t>{5, 2, 2}));
+  StalenessTracker successor(each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs});
+  successor.restore(head_of(0, 1), included());
+  DataHead again = head_of(0, 2);
+  again.type = DataType::kMoved;
+  collect([&](StalenessActions& actions) { successor.on_contribution(again, 0, actions); });
+  EXPECT_TRUE(answered_.empty());
+  EXPECT_NE(failed_[0].find("round 2 of rank 0 (a) has failed on a server that was lost"), std::string::npos);
 }
 
 }  // namespace

@@ -264,7 +264,7 @@ class Acceptor {
     listener_ = std::move(*listener);
   }
   Acceptor(Transport& transport, EventLoop& loop, int fd) : loop_(loop) {
-    auto listener = listen_on_tcp_socket(transport, loop, fd, callback());
+    auto listener = transport.listen_on(loop, UniqueFd(fd), callback());
     BPS_CHECK(listener.is_ok()) << listener.status();
     listener_ = std::move(*listener);
   }

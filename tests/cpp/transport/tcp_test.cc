@@ -159,7 +159,7 @@ TEST_F(Tcp, AListeningSocketCanBeHandedOver) {
   EXPECT_EQ(acceptor.address(), address);
   expect_open_for_business(*tcp, acceptor);
   const auto refused =
-      listen_on_tcp_socket(*tcp, *loop_, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), [](auto) {});
+      tcp->listen_on(*loop_, UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), [](auto) {});
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
 }
 

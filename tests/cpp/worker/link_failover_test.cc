@@ -46,6 +46,7 @@ TEST_F(LosableLinkTest, ATensorKeepsItsContributionUntilTheResultIsComplete) {
     EXPECT_NE(buffer->destination().data(), memory_[1].data());
     std::memcpy(buffer->destination().data(), payload.data(), 4);  // half of it, then the server dies
     link_->fail_over();
+    link_->move_on();
   });
   drain();
   ASSERT_EQ(moved_.size(), 1u);
@@ -61,6 +62,9 @@ TEST_F(LosableLinkTest, WhatIsNotAnsweredMovesAndOutcomesAreToldFirst) {
   drain();
   ASSERT_EQ(outcomes_moved_.size(), 1u);
   EXPECT_EQ(outcomes_moved_[0].key.tensor, 1u);
+  EXPECT_TRUE(moved_.empty()) << "what is held must be known first";
+  on_loop([this] { link_->move_on(); });
+  drain();
   ASSERT_EQ(moved_.size(), 2u);
   EXPECT_EQ(moved_[0].handle, 3u) << "the urgent one first";
   EXPECT_EQ(moved_[1].handle, 2u);
@@ -68,7 +72,10 @@ TEST_F(LosableLinkTest, WhatIsNotAnsweredMovesAndOutcomesAreToldFirst) {
   EXPECT_TRUE(service_closed_);
   enqueue({partition(4)});
   ASSERT_EQ(moved_.size(), 3u) << "also what comes later";
-  on_loop([this] { link_->fail_over(); });
+  on_loop([this] {
+    link_->fail_over();
+    link_->move_on();
+  });
   drain();
   EXPECT_EQ(moved_.size(), 3u);
 }
@@ -124,6 +131,91 @@ TEST_F(LosableLinkTest, ASuccessorIsToldOfOutcomesAndGetsThem) {
   on_loop([this] { link_->fail_over(); });
   drain();
   ASSERT_EQ(outcomes_moved_.size(), 1u) << "the next successor is told, too";
+}
+
+TEST_F(LosableLinkTest, WhatComesBetweenWaitsAsWell) {
+  on_loop([this] { link_->fail_over(); });
+  enqueue({partition(1)});
+  EXPECT_TRUE(moved_.empty());
+  on_loop([this] { link_->move_on(); });
+  drain();
+  EXPECT_EQ(moved_.size(), 1u);
+}
+
+// ---- stored tensors ----
+
+class StoredLinkTest : public LosableLinkTest {
+ protected:
+  OutgoingPartition stored(uint64_t round) {
+    OutgoingPartition outgoing = partition(1);
+    outgoing.head.op = ReduceOp::kAccumulate;
+    outgoing.head.round = round;
+    return outgoing;
+  }
+  void answer_with(const std::string& values, const std::string& rounds) {
+    answer(received_.back(), rounds, DataType::kIncluded);
+    answer(received_.back(), values);
+  }
+  std::string rounds_of(uint64_t round) const {
+    const auto found = held(1, round);
+    return found && found->rounds ? std::string(as_text(*found->rounds)) : "";
+  }
+};
+
+TEST_F(StoredLinkTest, TheLastAnswerIsHeldWithItsRoundsUntilTheNextHasCome) {
+  enqueue({stored(1)});
+  answer_with("abcdefgh", "11111111");
+  EXPECT_EQ(rounds_of(1), "11111111");
+  enqueue({stored(2)});
+  on_loop([this] {
+    DataHead head = received_.back();
+    head.type = DataType::kResult;
+    const auto bytes = protocol::encode(head);
+    const transport::Arrival arrival{.head = bytes, .payload_bytes = 8, .payload = {}, .reply_space = {}};
+    const auto buffer = link_->on_head(*service_, arrival);  // half of it comes, then the server dies
+    ASSERT_TRUE(buffer.is_ok());
+    std::memset(buffer->destination().data(), 0, 4);
+  });
+  ASSERT_TRUE(held(1, 1));
+  EXPECT_EQ(as_text(Bytes(held(1, 1)->values.get(), 8)), "abcdefgh");
+}
+
+TEST_F(StoredLinkTest, AnAnswerReplacesTheLastOne) {
+  for (uint64_t round = 1; round <= 3; ++round) {
+    enqueue({stored(round)});
+    answer_with("abcdefgh", std::string(8, static_cast<char>('0' + round)));
+    EXPECT_EQ(rounds_of(round), std::string(8, static_cast<char>('0' + round)));
+    EXPECT_FALSE(held(1, round - 1));
+  }
+}
+
+TEST_F(StoredLinkTest, AResultThatDoesNotSayWhatItContainsEndsTheConnection) {
+  enqueue({stored(1)});
+  answer(received_.back(), "abcdefgh");
+  EXPECT_FALSE(held(1));
+  EXPECT_TRUE(completed_.empty());
+}
+
+TEST_F(StoredLinkTest, ASuccessorIsToldWhatItContainsAndThenThatThisIsAll) {
+  DataHead outcome = stored(1).head;
+  outcome.type = DataType::kResult;
+  const std::string text = "12345678";
+  const auto rounds =
+      std::make_shared<const std::vector<std::byte>>(as_bytes(text).begin(), as_bytes(text).end());
+  held_.keep({.head = outcome,
+              .values = std::make_shared<std::byte[]>(8, std::byte{'x'}),
+              .text = {},
+              .rounds = rounds,
+              .at = nullptr});
+  on_loop([&] {
+    link_->say_holds({outcome});
+    link_->say_stated(2);
+  });
+  drain();
+  ASSERT_EQ(received_.size(), 3u);
+  EXPECT_EQ(received_[1].type, DataType::kHolds);
+  EXPECT_EQ(received_[2].type, DataType::kStated);
+  EXPECT_EQ(received_[2].round, 2u);
 }
 
 TEST_F(LosableLinkTest, ForgottenNamesAreNotHeld) {
