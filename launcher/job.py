@@ -97,7 +97,7 @@ def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Pa
             argv=argv,
             env=env,
             is_server=True,
-            may_be_lost=job.config.failover,
+            may_be_lost=job.config.failover != "off",
             copies=copies,
         )
 

@@ -1,6 +1,6 @@
-"""A rank that adds to tensors that the services store, whose servers a test ends: lost_store_rank.py STEPS PAUSE_S STALENESS.
+"""A rank that adds to tensors that services store: lost_store_rank.py STEPS PAUSE_S STALENESS.
 
-Every rank adds its own amount in each step. Each answer is checked: all elements are equal, it has
+A test ends the servers meanwhile. Every rank adds its own amount in each step. Each answer is checked: all elements are equal, it has
 grown, and it has all that this rank has added. At the end it must be the exact sum of all that all
 ranks have added. STALENESS is a number or "inf".
 """
@@ -43,9 +43,7 @@ class Stored:
     def start(self) -> object:
         self.before = [self.count(rank) for rank in range(bps.size())]
         self.added += 1
-        return accumulate_buffer(
-            buffer(self.change), buffer(self.value), self.name, self.staleness, 0, lambda: None
-        )
+        return accumulate_buffer(buffer(self.change), buffer(self.value), self.name, self.staleness, 0, lambda: None)
 
     def check(self) -> None:
         for first in range(0, self.value.size, 1 << 15):  # partitions may differ
