@@ -243,7 +243,8 @@ void make_traffic(Random& random, std::vector<TensorPlan>& tensors, Plan& plan) 
 }
 
 void make_programs(Random& random, Scenario& scenario) {
-  scenario.tensors = make_tensors(random, scenario.num_workers, !scenario.loses_servers);
+  const bool may_store = !scenario.loses_servers || Random(mix(scenario.seed ^ 0x57012E)).chance(0.4);
+  scenario.tensors = make_tensors(random, scenario.num_workers, may_store);
   Plan plan = make_plan(random, scenario.tensors.size());
   if (!scenario.rate_changes.empty()) make_traffic(random, scenario.tensors, plan);
   if (scenario.loses_servers || scenario.grows_late) repeat(plan, 12);

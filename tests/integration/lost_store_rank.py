@@ -1,8 +1,8 @@
 """A rank that adds to tensors that services store: lost_store_rank.py STEPS PAUSE_S STALENESS.
 
-A test ends the servers meanwhile. Every rank adds its own amount in each step. Each answer is checked: all elements are equal, it has
-grown, and it has all that this rank has added. At the end it must be the exact sum of all that all
-ranks have added. STALENESS is a number or "inf".
+A test ends the servers meanwhile. Every rank adds its own amount in each step. Each answer is
+checked: all elements are equal, it has grown, and it has all that this rank has added. At the end
+it must be the exact sum of all that all ranks have added. STALENESS is a number or "inf".
 """
 
 from __future__ import annotations
