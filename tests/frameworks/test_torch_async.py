@@ -141,8 +141,22 @@ def test_a_rank_that_dies_ends_the_others(tmp_path: Path, servers: int, stalenes
             cluster[f"rank {rank}"].check_raised("PeerLostError", "rank 1")
 
 
-def test_a_server_that_dies_ends_all(tmp_path: Path) -> None:
-    with asynchronous_job(tmp_path, 2 * [["steps"]], "inf", servers=1) as cluster:
+@pytest.mark.parametrize("staleness", ["0", "2", "inf"])
+def test_steps_add_up_although_servers_die(tmp_path: Path, staleness: str) -> None:
+    with asynchronous_job(tmp_path, 2 * [["step*60", "settle"]], staleness, servers=2) as cluster:
+        for step, number in ((3, 0), (20, 1)):
+            for rank in (0, 1):
+                cluster[f"rank {rank}"].wait_for(f"step {step}: ")
+            cluster[f"server {number}"].kill()
+        assert [cluster[f"rank {rank}"].end() for rank in (0, 1)] == [0, 0], cluster.describe()
+        settled = {weights_of(cluster[f"rank {rank}"].output)[-1] for rank in (0, 1)}
+        # Without a bound, a late rank makes no update in its first step.
+        assert len(settled) == 1 and settled <= {"119", "120"}, cluster.describe()
+
+
+def test_without_failover_a_server_that_dies_ends_all(tmp_path: Path) -> None:
+    env = {"BYTEPS_FAILOVER": "off"}
+    with asynchronous_job(tmp_path, 2 * [["steps"]], "inf", servers=1, env=env) as cluster:
         for rank in (0, 1):
             cluster[f"rank {rank}"].wait_for("step 3: ")
         cluster["server 0"].kill()
