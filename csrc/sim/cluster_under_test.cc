@@ -240,19 +240,18 @@ void ClusterUnderTest::strike(const Fault& fault) {
     const std::string& from = reset->hosts.first;
     const std::string& to = reset->hosts.second;
     world_.note("network", 24, [&] { return "RESET of a connection from " + from + " to " + to; });
-    for (size_t i = 0; i < processes_.size(); ++i) {
-      const std::string& ip = processes_[i]->facts().ip;
-      // If the scheduler is lost before both ends have connected again, one may not know the standby.
-      if (ip == from || ip == to) guilty_[i] = true;
+    if (reset->is_resumed) {
+      reset_hosts_.insert({from, to});
+      return;
     }
-    if (reset->is_resumed) return;
     const auto is_of_servers = [this](const std::string& ip) {
       for (size_t i = 0; i < processes_.size(); ++i) {
         if (processes_[i]->facts().ip == ip && !scenario_.may_lose(i)) return false;
       }
       return true;
     };
-    return note_guilt(fault, "RESET of one connection", is_of_servers(from) || is_of_servers(to));
+    note_guilt(fault, "RESET of one connection", is_of_servers(from) || is_of_servers(to));
+    return blame_hosts({from, to});
   }
   if (process.is_gone() || process.was_killed()) return;
   // Once rank 0 has left, there is no standby.
@@ -261,6 +260,8 @@ void ClusterUnderTest::strike(const Fault& fault) {
   const bool is_replaced = fault.process != scenario_.scheduler_process() || has_standby;
   note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED",
              is_replaced && scenario_.survives(fault));
+  // A node that has to connect again at that moment may not know the standby yet.
+  if (fault.process == scenario_.scheduler_process() && !all_had_started_) blame_hosts(reset_hosts_);
   if (fault.kind == FaultKind::kKilled) {
     process.kill();
     return scenario_.is_server(fault.process) ? start_waiting_newcomer() : void();
@@ -271,6 +272,12 @@ void ClusterUnderTest::strike(const Fault& fault) {
     world_.note(process.name(), 22, [] { return "CONTINUED"; });
     if (!process.was_killed()) process.pause(false);
   });
+}
+
+void ClusterUnderTest::blame_hosts(const std::set<std::string>& addresses) {
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (addresses.contains(processes_[i]->facts().ip)) guilty_[i] = true;
+  }
 }
 
 // The first, if there is one.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,7 @@ class ClusterUnderTest {
   void cut(const Fault& fault);
   // `survives`: the job goes on if all have joined it.
   void note_guilt(const Fault& fault, const char* what, bool survives);
+  void blame_hosts(const std::set<std::string>& addresses);
   void call_at(TimeUs at_us, UniqueFunction<void()> task) {
     world_.network.loop().schedule(at_us, std::move(task));
   }
@@ -98,8 +100,9 @@ class ClusterUnderTest {
   std::function<void(size_t)> on_ended_;
   bool a_fault_matters_ = false;  // one has struck that is longer than the job tolerates
   bool a_program_has_ended_ = false;
-  bool all_had_started_ = true;  // when the faults struck
-  std::vector<bool> guilty_;     // by process
+  bool all_had_started_ = true;        // when the faults struck
+  std::vector<bool> guilty_;           // by process
+  std::set<std::string> reset_hosts_;  // addresses; their connections were resumed, or will be
   uint64_t num_succeeded_ = 0;
   uint64_t num_failed_ = 0;
 };

@@ -26,12 +26,15 @@ class Shard final : public transport::Receiver {
  public:
   std::unique_ptr<transport::Connection> connection;
   bool is_stopped = false;  // reads nothing; set before anything is sent to it
+  Watched<std::vector<DataType>> received;
 
   Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
     return transport::ReceiveBuffer::in_place();
   }
   Status on_frame(transport::Connection& from, const transport::Arrival& arrival, Bytes) override {
-    if (protocol::decode_data(arrival.head)->type == DataType::kGoodbye) from.close();
+    const DataType type = protocol::decode_data(arrival.head)->type;
+    received.update([type](std::vector<DataType>& types) { types.push_back(type); });
+    if (type == DataType::kGoodbye) from.close();
     return Status::ok();
   }
   void on_closed(transport::Connection&, const Status&) override {}
@@ -60,21 +63,23 @@ class ShardLinksTest : public testing::Test {
   // Adds a service with this number of shards, on the loops in turn.
   void add_service(size_t num_shards) {
     const auto service = static_cast<uint32_t>(shards_.size());
-    shards_.emplace_back(num_shards);
+    std::vector<std::unique_ptr<Shard>>& shards = shards_.emplace_back();
+    for (size_t i = 0; i < num_shards; ++i) shards.push_back(std::make_unique<Shard>());
     std::vector<ShardLink> links;
     for (size_t shard = 0; shard < num_shards; ++shard) links.push_back(make_link(service, shard));
     links_.add_service(std::move(links));
   }
-  Shard& shard(uint32_t service, size_t number) { return shards_.at(service).at(number); }
+  Shard& shard(uint32_t service, size_t number) { return *shards_.at(service).at(number); }
 
   // Sends a partition with this handle on the link; returns when the link has it.
-  void enqueue(ShardLink& link, uint64_t handle) {
+  void enqueue(ShardLink& link, uint64_t handle, uint16_t root_node = 0) {
     OutgoingPartition outgoing;
     outgoing.handle = handle;
     outgoing.head.type = DataType::kPushPull;
     outgoing.head.dtype = DType::kInt8;
     outgoing.head.key = {static_cast<uint32_t>(handle), 0};
     outgoing.head.round = 1;
+    outgoing.head.root_node = root_node;
     outgoing.head.bytes = memory_.size();
     outgoing.input = memory_;
     outgoing.output = memory_;
@@ -139,8 +144,8 @@ class ShardLinksTest : public testing::Test {
 
  protected:
   Watched<Completed> completed_;
-  std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the connections
-  std::vector<std::vector<Shard>> shards_;         // indexed by service
+  std::vector<std::unique_ptr<EventLoop>> loops_;            // outlive the connections
+  std::vector<std::vector<std::unique_ptr<Shard>>> shards_;  // indexed by service
   ShardLinks links_{1};
 };
 
@@ -176,6 +181,27 @@ TEST_F(ShardLinksTest, AFailureCompletesEverythingOnTheLoopsOfTheLinks) {
   enqueue(links_.at(1, 0), 4);
   ASSERT_TRUE(wait_for(4));
   EXPECT_EQ(completed_.get().status.at(4).message(), "rank 7 is lost") << "whatever comes later, too";
+}
+
+// Two shards of the lost service, on two loops.
+TEST_F(ShardLinksTest, AfterALossItIsStatedThatAllIsSaidBeforePartitionsMove) {
+  protocol::NodeInfo worker{.role = protocol::Role::kWorker,
+                            .rank = 0,
+                            .host = "a",
+                            .machine = "a",
+                            .endpoints = {{"tcp", {"x", "y"}}}};
+  protocol::NodeInfo server = worker;
+  server.role = protocol::Role::kServer;
+  server.host = server.machine = "b";
+  add_service(1);
+  add_service(2);
+  links_.follow(protocol::Successors(protocol::Tree({worker, server}, 1)), /*states_losses=*/true);
+  enqueue(links_.at(1, 0), 1, 1);
+  enqueue(links_.at(1, 1), 2, 1);
+  links_.lose({.node = 1, .text = "it is lost", .weights_ppb = {1'000'000'000, 0}, .stores = true});
+  ASSERT_TRUE(shard(0, 0).received.wait([](const auto& types) { return types.size() >= 4; }));
+  EXPECT_EQ(shard(0, 0).received.get(),
+            (std::vector{DataType::kHello, DataType::kStated, DataType::kMoved, DataType::kMoved}));
 }
 
 TEST_F(ShardLinksTest, OnlyTheServiceThatHasLeftGetsNothingMore) {
