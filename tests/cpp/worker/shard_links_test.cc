@@ -240,7 +240,7 @@ TEST_F(ShardLinksTest, LeavingNobodyReturnsAtOnce) {
 
 TEST_F(ShardLinksTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
   add_service(2);
-  for (Shard& each : shards_.at(0)) each.is_stopped = true;
+  for (const auto& each : shards_.at(0)) each->is_stopped = true;
   enqueue(links_.at(0, 0), 1);
   enqueue(links_.at(0, 1), 2);
   const TimeUs deadline_us = now_us() + 100'000;
