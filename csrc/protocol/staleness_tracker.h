@@ -78,6 +78,7 @@ class StalenessTracker {
   // At its successor: the value is the one that contains these rounds. Later contributions have to
   // agree with `first`. Precondition: the key is new, and there is a number for each rank.
   void restore(const DataHead& first, const std::vector<uint64_t>& rounds);
+  bool knows(const Key& key) const { return keys_.contains(key); }
 
   // Error: on_contribution() must not get such a head from its rank.
   Status check(const DataHead& head, uint64_t payload_bytes) const;

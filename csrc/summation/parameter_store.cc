@@ -97,6 +97,8 @@ void ParameterStore::on_held(const DataHead& head, Result<BufferPool::Buffer> va
   if (values && (head.bytes != first.bytes || head.dtype != first.dtype)) {
     values = data_loss("rank " + std::to_string(head.rank) + " holds another tensor than rank " +
                        std::to_string(first.rank) + " contributes to");
+  } else if (values && decisions_.knows(head.key)) {
+    values = data_loss(protocol::describe(head.key) + ": a rank takes this service for its first root");
   }
   if (!values) return fail_all(restored.waiting, values.status());
   if (values->empty()) *values = environment_.pool.acquire(1);

@@ -167,7 +167,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
 
   Values result_of(const Peer& peer, size_t answer = 0) {
     Values values(kCount);
-    EXPECT_EQ(peer.texts_.at(answer).size(), kCount * sizeof(int32_t));
+    EXPECT_EQ(peer.texts_.at(answer).size(), kCount * sizeof(int32_t)) << peer.texts_.at(answer);
     std::memcpy(values.data(), peer.texts_.at(answer).data(), peer.texts_.at(answer).size());
     return values;
   }

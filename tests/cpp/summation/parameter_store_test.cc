@@ -1,6 +1,8 @@
 // Stored tensors of a shard, with scripted workers.
 #include "summation/parameter_store.h"
 
+#include <list>
+
 #include "summation/harness.h"
 
 namespace byteps::summation {
@@ -150,6 +152,113 @@ TEST_F(ParameterStoreTest, HalfPrecisionIsRoundedOncePerAnswer) {
     send(*peers_[1], ReduceOp::kAccumulate, 2, one);
   });
   for (const auto& peer : peers_) EXPECT_EQ(peer->texts_.at(1), std::string("\x81\x43"));
+}
+
+// ---- the successor of a lost root ----
+
+class SuccessorStoreTest : public ParameterStoreTest {
+ protected:
+  SuccessorStoreTest() {
+    for (const auto& peer : peers_) peer->op_ = ReduceOp::kAccumulate, peer->staleness_ = 255;
+  }
+  void holds(Peer& peer, uint32_t round, std::vector<uint64_t> rounds) {
+    DataHead head = peer.head(round);
+    head.type = DataType::kHolds;
+    peer.send(head, std::as_bytes(std::span(rounds_.emplace_back(std::move(rounds)))));
+  }
+  void stated(Peer& peer) {
+    DataHead head = peer.head(1);
+    head.type = DataType::kStated;
+    peer.send(head, {});
+  }
+  void move(Peer& peer, uint32_t round, Values values) {
+    peer.values_ = std::move(values);
+    DataHead head = peer.head(round);
+    head.type = DataType::kMoved;
+    peer.send(head, std::as_bytes(std::span(peer.values_)));
+  }
+  void give(Peer& peer, uint32_t round, Values values) {
+    DataHead head = peer.head(round);
+    head.type = DataType::kHeld;
+    peer.send(head, std::as_bytes(std::span(held_.emplace_back(std::move(values)))));
+  }
+
+  // Payloads, which in-process connections pass by reference.
+  std::list<std::vector<uint64_t>> rounds_;
+  std::list<Values> held_;
+};
+
+TEST_F(SuccessorStoreTest, TheNewestValueIsFetchedAndGoesOn) {
+  Peer &first = *peers_[0], &second = *peers_[1];
+  on_loop([&] {
+    holds(first, 3, {6, 4});
+    stated(first);
+    holds(second, 2, {4, 4});
+    move(second, 3, {1, 1, 1, 1});
+  });
+  EXPECT_TRUE(first.answers_.empty()) << "the second one may hold more";
+  on_loop([&] { stated(second); });
+  ASSERT_EQ(first.answers_.size(), 1u);
+  EXPECT_EQ(first.answers_[0].type, DataType::kFetch);
+  EXPECT_EQ(first.answers_[0].round, 3u);
+  on_loop([&] { give(first, 3, {10, 20, 30, 40}); });
+  EXPECT_EQ(result_of(second), (Values{11, 21, 31, 41}));
+  on_loop([&] { move(first, 3, {100, 100, 100, 100}); });
+  EXPECT_EQ(result_of(first, 1), (Values{11, 21, 31, 41})) << "it is in it already";
+  on_loop([&] { move(first, 4, {100, 100, 100, 100}); });
+  EXPECT_EQ(result_of(first, 2), (Values{111, 121, 131, 141}));
+}
+
+TEST_F(SuccessorStoreTest, WhereNobodyHoldsAValueTheSeedIsTheValue) {
+  on_loop([&] {
+    for (const auto& peer : peers_) stated(*peer);
+    peers_[0]->op_ = ReduceOp::kSeed;
+    move(*peers_[0], 1, {1, 2, 3, 4});
+  });
+  EXPECT_EQ(result_of(*peers_[0]), (Values{1, 2, 3, 4}));
+}
+
+TEST_F(SuccessorStoreTest, ARankThatHasLeftIsNotWaitedFor) {
+  on_loop([&] {
+    holds(*peers_[0], 3, {6, 4});
+    stated(*peers_[0]);
+    move(*peers_[0], 4, {1, 1, 1, 1});
+  });
+  EXPECT_TRUE(peers_[0]->answers_.empty());
+  on_loop([&] { shard_->rank_left(1, /*lingers=*/true); });
+  EXPECT_TRUE(peers_[0]->answers_.empty()) << "it still has what it holds";
+  on_loop([&] { shard_->rank_left(1, /*lingers=*/false); });
+  ASSERT_EQ(peers_[0]->answers_.size(), 1u);
+  EXPECT_EQ(peers_[0]->answers_[0].type, DataType::kFetch);
+}
+
+TEST_F(SuccessorStoreTest, WhatWaitsFailsWithTheJob) {
+  on_loop([&] {
+    stated(*peers_[0]);
+    move(*peers_[0], 4, {1, 1, 1, 1});
+  });
+  on_loop([this] { shard_->fail(unavailable("rank 1 is lost")); });
+  ASSERT_EQ(peers_[0]->answers_.size(), 1u);
+  EXPECT_EQ(peers_[0]->texts_[0], "rank 1 is lost");
+}
+
+TEST_F(SuccessorStoreTest, ARankThatTakesItForTheFirstRootHarmsNobody) {
+  on_loop([&] {
+    send_seed(*peers_[0], 1, {1, 2, 3, 4});
+    for (const auto& peer : peers_) {
+      holds(*peer, 3, {6, 6});
+      stated(*peer);
+    }
+    move(*peers_[1], 4, {1, 1, 1, 1});
+  });
+  on_loop([&] { give(*peers_[0], 3, {10, 20, 30, 40}); });
+  ASSERT_EQ(peers_[1]->answers_.size(), 1u);
+  EXPECT_EQ(peers_[1]->answers_[0].code, StatusCode::kDataLoss);
+}
+
+TEST_F(SuccessorStoreTest, HoldsSayWhatTheyContainForEachRank) {
+  on_loop([this] { holds(*peers_[0], 3, {6}); });
+  EXPECT_TRUE(peers_[0]->closed_);
 }
 
 class ImpatientStoreTest : public ParameterStoreTest {
