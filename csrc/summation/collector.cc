@@ -81,6 +81,20 @@ void Collector::for_each_slot_of(uint32_t child, F&& f) {
   }
 }
 
+Status Collector::too_early(const DataHead& head) {
+  return data_loss("rank " + std::to_string(head.rank) + ": " + protocol::describe(head.key) +
+                   ": a contribution before the answer to the last one");
+}
+
+void Collector::fetch(const protocol::Fetch& fetch) {
+  const auto holder = holders_.find(fetch.rank);
+  if (holder != holders_.end()) holder->second->send(fetch.head, {}, nullptr);
+}
+
+bool Collector::forget_holder(const Child& connection) {
+  return std::erase_if(holders_, [&connection](const auto& each) { return each.second == &connection; }) > 0;
+}
+
 void Collector::forget(const Child& connection) {
   forget_starving(connection);
   for_each_slot_of(connection.number(), [this, &connection](Contribution& contribution) {

@@ -7,6 +7,7 @@
 // shard's loop.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -108,6 +109,14 @@ class Collector {
                      const std::shared_ptr<const BufferPool::Buffer>& result);
   // The same with a failure.
   void answer_failure(const protocol::DataHead& head, Contribution& slot, const Status& why);
+  // A contribution that must not come before the answer to the child's last one.
+  static Status too_early(const protocol::DataHead& head);
+  // The connection of `head.rank`, which has said kHolds; fetch() asks on it. A rank whose connection
+  // is closed may come again, or is lost, and the job with it.
+  void add_holder(const protocol::DataHead& head, Child& from) { holders_[head.rank] = &from; }
+  void fetch(const protocol::Fetch& fetch);
+  // Returns whether the connection was a holder's.
+  bool forget_holder(const Child& connection);
   // Reduces `sources` into the first of `spaces` and copies the result to the others, in one pass.
   // Each has `bytes` bytes. A space may be one of the sources.
   void reduce(const kernels::Reduction& reduction, std::vector<const void*> sources,
@@ -133,7 +142,8 @@ class Collector {
     Child* child;
     TimeUs reclaim_at_us;
   };
-  std::vector<Starving> starving_;  // in the order of time
+  std::map<uint32_t, Child*> holders_;  // by rank
+  std::vector<Starving> starving_;      // in the order of time
   transport::LazyTimer tick_;
   transport::EventLoop::TimerId reclaim_timer_ = 0;
 };

@@ -17,30 +17,28 @@ using protocol::Fail;
 using protocol::StoreFirstValue;
 
 ParameterStore::ParameterStore(Environment environment, protocol::Children ranks, protocol::WaitLimits limits)
-    : CollectorBy(environment, std::move(ranks), limits), takeover_(decisions_.num_children()) {}
+    : CollectorBy(environment, std::move(ranks), limits), takeover_(decisions_.num_children(), limits) {}
 
 Result<ParameterStore::Verdict> ParameterStore::admit(const DataHead& head, uint32_t child,
                                                       uint64_t payload_bytes) const {
   BPS_CHECK(head.rank == child) << "rank " << head.rank << " on the connection of " << child;
   if (!takeover_.is_pending(head)) return decisions_.admit(head, payload_bytes);
   BPS_RETURN_IF_ERROR(decisions_.check(head, payload_bytes));
-  if (takeover_.waits(head.key, child)) {
-    return data_loss("rank " + std::to_string(child) + ": " + protocol::describe(head.key) +
-                     ": a contribution before the answer to the last one");
-  }
+  if (takeover_.waits(head.key, child)) return too_early(head);
   return decisions_.failure(head.key).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
 }
 
 void ParameterStore::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
   slot(head.key, child) = std::move(contribution);
-  if (!takeover_.is_pending(head)) return decide({head});
+  if (!takeover_.is_pending(head)) return decide({&head, 1});
   const Status failure = decisions_.failure(head.key);
-  if (!failure.is_ok()) return fail_all({head}, failure);
-  takeover_.on_contribution(head, takeover_actions_);
+  if (!failure.is_ok()) return fail_all({&head, 1}, failure);
+  takeover_.on_contribution(head, environment_.loop.now_us(), takeover_actions_);
   apply_takeover();
+  schedule_tick();
 }
 
-void ParameterStore::decide(const std::vector<DataHead>& heads) {
+void ParameterStore::decide(std::span<const DataHead> heads) {
   for (const DataHead& head : heads) {
     decisions_.on_contribution(head, environment_.loop.now_us(), actions_);
     apply();
@@ -48,7 +46,7 @@ void ParameterStore::decide(const std::vector<DataHead>& heads) {
   schedule_tick();
 }
 
-void ParameterStore::fail_all(const std::vector<DataHead>& heads, const Status& why) {
+void ParameterStore::fail_all(std::span<const DataHead> heads, const Status& why) {
   for (const DataHead& head : heads) answer_failure(head, slots_[head.key][head.rank], why);
 }
 
@@ -59,6 +57,23 @@ void ParameterStore::child_gone(uint32_t child, const Status& why) {
 }
 
 void ParameterStore::child_lingers(uint32_t child, const Status& why) { CollectorBy::child_gone(child, why); }
+
+void ParameterStore::restart_waits() {
+  takeover_.restart_waits(environment_.loop.now_us());
+  CollectorBy::restart_waits();
+}
+
+TimeUs ParameterStore::next_tick_us() const {
+  return std::min(CollectorBy::next_tick_us(), takeover_.next_tick_us());
+}
+
+void ParameterStore::on_tick() {
+  const TimeUs now_us = environment_.loop.now_us();
+  takeover_.on_tick(now_us, takeover_actions_);
+  apply_takeover();
+  decisions_.on_tick(now_us, actions_);
+  apply();
+}
 
 void ParameterStore::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   CollectorBy::fail_tensor(number, last_round, why);
@@ -72,7 +87,7 @@ void ParameterStore::fail(const Status& why) {
 
 void ParameterStore::forget(const Child& connection) {
   Collector::forget(connection);
-  std::erase_if(holders_, [&connection](const auto& each) { return each.second == &connection; });
+  forget_holder(connection);
 }
 
 size_t ParameterStore::holds_bytes() const { return decisions_.num_children() * sizeof(uint64_t); }
@@ -81,7 +96,7 @@ void ParameterStore::on_holds(const DataHead& head, Bytes payload, Child& from) 
   protocol::StoredTakeover::Rounds rounds;
   for (size_t at = 0; at < payload.size(); at += sizeof(uint64_t))
     rounds.push_back(load_number<uint64_t>(&payload[at]));
-  holders_[head.rank] = &from;
+  add_holder(head, from);
   takeover_.on_holds(head, std::move(rounds));
 }
 
@@ -107,16 +122,16 @@ void ParameterStore::on_held(const DataHead& head, Result<BufferPool::Buffer> va
   decide(restored.waiting);
 }
 
-// A rank whose connection is closed is lost, and the job with it.
 void ParameterStore::apply_takeover() {
   for (const protocol::StoredTakeover::Action& action : std::exchange(takeover_actions_, {})) {
     if (const auto* fetch = std::get_if<protocol::Fetch>(&action)) {
-      const auto holder = holders_.find(fetch->rank);
-      if (holder != holders_.end()) holder->second->send(fetch->head, {}, nullptr);
+      Collector::fetch(*fetch);
     } else if (const auto* begin = std::get_if<protocol::StoredTakeover::BeginAnew>(&action)) {
       decide(begin->waiting);
     } else if (const auto* lose = std::get_if<protocol::StoredTakeover::Lose>(&action)) {
       fail_all(lose->waiting, lose->why);
+    } else if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) {
+      environment_.events.on_stalled(*stalled);
     }
   }
 }

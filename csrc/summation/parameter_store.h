@@ -9,10 +9,9 @@
 // ranks hold both. protocol/stored_takeover.h says how the successor gets the value from them.
 #pragma once
 
-#include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
-#include <vector>
 
 #include "protocol/staleness_tracker.h"
 #include "protocol/stored_takeover.h"
@@ -35,6 +34,7 @@ class ParameterStore final : public CollectorBy<protocol::StalenessTracker> {
   void child_gone(uint32_t child, const Status& why) override;
   // It still has values that may be fetched.
   void child_lingers(uint32_t child, const Status& why) override;
+  void restart_waits() override;
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) override;
   void fail(const Status& why) override;
   void forget(const Child& connection) override;
@@ -51,8 +51,10 @@ class ParameterStore final : public CollectorBy<protocol::StalenessTracker> {
   void apply(const protocol::StoreFirstValue& first);
   void apply(const protocol::Answer& answer);
   void apply_takeover();
-  void decide(const std::vector<protocol::DataHead>& heads);
-  void fail_all(const std::vector<protocol::DataHead>& heads, const Status& why);
+  TimeUs next_tick_us() const override;
+  void on_tick() override;
+  void decide(std::span<const protocol::DataHead> heads);
+  void fail_all(std::span<const protocol::DataHead> heads, const Status& why);
   // Tells the ranks what the next answer contains.
   void say_included(const protocol::Answer& answer);
   // Adds the contributions of `answer` to `stored`, and writes the result to their reply spaces as
@@ -62,7 +64,6 @@ class ParameterStore final : public CollectorBy<protocol::StalenessTracker> {
   std::unordered_map<protocol::Key, Value, protocol::KeyHash> values_;
   protocol::StoredTakeover takeover_;
   protocol::StoredTakeover::Actions takeover_actions_;  // empty between calls
-  std::map<uint32_t, Child*> holders_;                  // connections of ranks that have said kHolds
 };
 
 }  // namespace byteps::summation

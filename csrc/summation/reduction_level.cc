@@ -28,8 +28,7 @@ Result<ReductionLevel::Verdict> ReductionLevel::admit(const DataHead& head, uint
   }
   const Result<Verdict> verdict = decisions_.admit(head, child, payload_bytes);
   if (verdict && *verdict != Verdict::kRepeat && takeover_.waits(head.key, child)) {
-    return data_loss("rank " + std::to_string(head.rank) + ": " + protocol::describe(head.key) +
-                     ": a contribution before the answer to the last one");
+    return too_early(head);
   }
   return verdict;
 }
@@ -74,26 +73,17 @@ void ReductionLevel::on_tick() {
 
 void ReductionLevel::forget(const Child& connection) {
   Collector::forget(connection);
-  const auto rank = static_cast<uint32_t>(connection.rank());
-  const auto holder = holders_.find(rank);
-  if (holder == holders_.end() || holder->second != &connection) return;
-  holders_.erase(holder);
-  takeover_.on_rank_gone(rank, actions_);
+  if (!forget_holder(connection)) return;
+  takeover_.on_rank_gone(static_cast<uint32_t>(connection.rank()), actions_);
   apply();
 }
 
 void ReductionLevel::on_holds(const DataHead& head, Bytes, Child& from) {
-  holders_[head.rank] = &from;
+  add_holder(head, from);
   decisions_.on_holds(head.key, head.round, from.number(), actions_);
   takeover_.on_holds(head, actions_);
   apply();
   schedule_tick();
-}
-
-// A child whose connection is closed may come again, or is lost, and the job with it.
-void ReductionLevel::fetch(const protocol::Fetch& fetch) {
-  const auto holder = holders_.find(fetch.rank);
-  if (holder != holders_.end()) holder->second->send(fetch.head, {}, nullptr);
 }
 
 void ReductionLevel::on_held(const DataHead& head, Result<BufferPool::Buffer> values) {
@@ -146,7 +136,7 @@ void ReductionLevel::apply() {
     if (const auto* fail = std::get_if<Fail>(&action)) apply(*fail);
     if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
       environment_.events.on_stalled(*stalled);
-    if (const auto* fetch = std::get_if<protocol::Fetch>(&action)) this->fetch(*fetch);
+    if (const auto* fetch = std::get_if<protocol::Fetch>(&action)) Collector::fetch(*fetch);
   }
   actions_.clear();
 }

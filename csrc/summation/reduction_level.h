@@ -5,7 +5,6 @@
 // protocol/aggregation.h decides which rounds are complete, repeated or refused.
 #pragma once
 
-#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -82,14 +81,12 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
                     bool deliver) const;
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
-  void fetch(const protocol::Fetch& fetch);
 
   const protocol::Weights weights_;
   ParentLink* const parent_link_;
   const uint32_t num_final_roots_;
   std::unordered_map<protocol::Key, Round, protocol::KeyHash> rounds_;
   protocol::Takeover takeover_;
-  std::map<uint32_t, Child*> holders_;  // connections of ranks that have said kHolds
   bool failed_ = false;
 };
 

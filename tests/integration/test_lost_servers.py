@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster, Member, wait_until
 from support.hang import hanging
-from support.lost_training import PROGRAM, end_of
+from support.lost_training import PROGRAM, end_of, stop_until_lost
 
 pytestmark = pytest.mark.timeout(240 if "BYTEPS_TEST_STEPS" not in os.environ else 3600)
 
@@ -80,11 +80,7 @@ def test_stopped_and_continued_later(undisturbed: str, tmp_path: Path) -> None:
     with make_cluster(tmp_path) as cluster:
         start_all(cluster, pause_s=0.05)
         cluster["rank 0"].wait_for("step 5")
-        server = cluster["server 1"]
-        server.stop()
-        cluster["rank 0"].wait_for("training goes on without this server")
-        server.go_on()
-        assert server.end() == 1, server.describe()
+        stop_until_lost(cluster, 1)
         digest, lost = end_of(cluster)
         assert (digest, lost) == (undisturbed, 1), cluster.describe()
 

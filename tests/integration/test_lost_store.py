@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
+from support.lost_training import stop_until_lost
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -22,11 +23,12 @@ def make_cluster(folder: Path, *, servers: int, **env: str) -> Cluster:
     return Cluster(folder, WORKERS, servers=servers, hosted=True, env=settings | env)
 
 
-def start_all(cluster: Cluster, *, servers: int, staleness: str) -> None:
+def start_all(cluster: Cluster, *, servers: int, staleness: str, machines: int = 1) -> None:
     for number in range(servers):
         cluster.start_server(number)
     for rank in range(WORKERS):
-        cluster.start_rank(rank, str(STEPS), "0.02", staleness, program=PROGRAM)
+        env = {"BYTEPS_MACHINE": f"machine-{rank % machines}"}
+        cluster.start_rank(rank, str(STEPS), "0.02", staleness, program=PROGRAM, env=env)
 
 
 def check_end(cluster: Cluster, *, lost: int) -> None:
@@ -42,11 +44,7 @@ def check_end(cluster: Cluster, *, lost: int) -> None:
 def test_killed_at_any_instant_one_after_the_other(staleness: str, machines: int, tmp_path: Path) -> None:
     pick = random.Random(f"{staleness} {machines}")
     with make_cluster(tmp_path, servers=3) as cluster:
-        for number in range(3):
-            cluster.start_server(number)
-        for rank in range(WORKERS):
-            env = {"BYTEPS_MACHINE": f"machine-{rank % machines}"}
-            cluster.start_rank(rank, str(STEPS), "0.02", staleness, program=PROGRAM, env=env)
+        start_all(cluster, servers=3, staleness=staleness, machines=machines)
         for lost, number in enumerate(pick.sample(range(3), 3)):
             cluster[f"rank {pick.randrange(WORKERS)}"].wait_for(f"step {3 + 12 * lost + pick.randrange(8)}")
             time.sleep(pick.random() / 20)
@@ -68,9 +66,5 @@ def test_stopped_and_continued_later(tmp_path: Path) -> None:
     with make_cluster(tmp_path, servers=2) as cluster:
         start_all(cluster, servers=2, staleness="2")
         cluster["rank 0"].wait_for("step 5")
-        server = cluster["server 1"]
-        server.stop()
-        cluster["rank 0"].wait_for("training goes on without this server")
-        server.go_on()
-        assert server.end() == 1, server.describe()
+        stop_until_lost(cluster, 1)
         check_end(cluster, lost=1)

@@ -10,6 +10,15 @@ from support.cluster import Cluster
 PROGRAM = Path(__file__).parents[1] / "integration" / "lost_servers_rank.py"
 
 
+def stop_until_lost(cluster: Cluster, number: int) -> None:
+    """Stops a server until training goes on without it, and lets it go on: it must end by itself."""
+    server = cluster[f"server {number}"]
+    server.stop()
+    cluster["rank 0"].wait_for("training goes on without this server")
+    server.go_on()
+    assert server.end() == 1, server.describe()
+
+
 def end_of(cluster: Cluster, *, workers: int = 3, deadline_s: float = 120) -> tuple[str, int]:
     """Returns the digest, which is the same on all ranks, and how many servers rank 0 has lost."""
     found = []

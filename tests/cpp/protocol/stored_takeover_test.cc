@@ -24,10 +24,13 @@ class StoredTakeoverTest : public testing::Test {
     head.bytes = 16;
     return head;
   }
-  void move(uint32_t rank, uint64_t round, uint32_t partition = 0) {
+  void move(uint32_t rank, uint64_t round, uint32_t partition = 0, TimeUs now = 0) {
     const DataHead head = head_of(rank, round, partition);
     ASSERT_TRUE(takeover_.is_pending(head));
-    collect([&](auto& actions) { takeover_.on_contribution(head, actions); });
+    collect([&](auto& actions) { takeover_.on_contribution(head, now, actions); });
+  }
+  void tick(TimeUs now) {
+    collect([&](auto& actions) { takeover_.on_tick(now, actions); });
   }
   void holds(uint32_t rank, uint64_t round, StoredTakeover::Rounds rounds) {
     takeover_.on_holds(head_of(rank, round), std::move(rounds));
@@ -48,6 +51,7 @@ class StoredTakeoverTest : public testing::Test {
     fetched_.reset();
     began_.clear();
     why_ = "";
+    stalled_ = "";
     for (const StoredTakeover::Action& action : actions) {
       if (const auto* fetch = std::get_if<Fetch>(&action)) fetched_ = fetch->rank;
       if (const auto* begin = std::get_if<StoredTakeover::BeginAnew>(&action)) began_ = ranks(begin->waiting);
@@ -55,6 +59,7 @@ class StoredTakeoverTest : public testing::Test {
         lost_ = ranks(lose->waiting);
         why_ = lose->why.message();
       }
+      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_ = stalled->describe();
     }
   }
   static Ranks ranks(const std::vector<DataHead>& heads) {
@@ -64,11 +69,14 @@ class StoredTakeoverTest : public testing::Test {
   }
 
   static constexpr uint32_t kRanks = 3;
-  StoredTakeover takeover_{kRanks};
+  static constexpr TimeUs kStallUs = 2'000'000;
+  static constexpr TimeUs kOpUs = 5'000'000;
+  StoredTakeover takeover_{kRanks, {kStallUs, kOpUs}};
   std::optional<uint32_t> fetched_;
   Ranks began_;
   Ranks lost_;
   std::string why_;
+  std::string stalled_;
 };
 
 TEST_F(StoredTakeoverTest, OnlyWhatHasMovedIsPending) {
@@ -161,6 +169,43 @@ TEST_F(StoredTakeoverTest, ARankOfAnotherJobsSizeHoldsNothing) {
   all_state(1);
   move(0, 1);
   EXPECT_EQ(began_, (Ranks{0}));
+}
+
+TEST_F(StoredTakeoverTest, ARankThatDoesNotSayWhatItHoldsIsNamed) {
+  stated(0, 1);
+  stated(1, 1);
+  move(0, 4, 0, 1'000'000);
+  EXPECT_EQ(takeover_.next_tick_us(), 1'000'000 + kStallUs);
+  tick(1'000'000 + kStallUs);
+  EXPECT_NE(stalled_.find("for rank 2 to say what it holds"), std::string::npos) << stalled_;
+  EXPECT_TRUE(why_.empty());
+  tick(1'000'000 + kOpUs);
+  EXPECT_EQ(lost_, (Ranks{0}));
+  EXPECT_NE(why_.find("for rank 2 to say what it holds"), std::string::npos) << why_;
+  EXPECT_EQ(takeover_.next_tick_us(), kNever);
+  move(1, 4);
+  EXPECT_EQ(lost_, (Ranks{1})) << "the value is lost for all";
+}
+
+TEST_F(StoredTakeoverTest, ARankThatDoesNotSendTheValueIsNamed) {
+  holds(1, 3, {6, 6, 6});
+  all_state(1);
+  move(0, 4);
+  ASSERT_EQ(fetched_, 1u);
+  tick(kOpUs);
+  EXPECT_EQ(lost_, (Ranks{0}));
+  EXPECT_NE(why_.find("for rank 1 to send the value"), std::string::npos) << why_;
+  EXPECT_FALSE(takeover_.expects(head_of(1, 3))) << "it comes too late";
+}
+
+TEST_F(StoredTakeoverTest, AfterAnotherLossWaitsBeginAnew) {
+  stated(0, 1);
+  move(0, 4);
+  takeover_.restart_waits(3'000'000);
+  tick(kOpUs);
+  EXPECT_TRUE(why_.empty());
+  tick(3'000'000 + kOpUs);
+  EXPECT_FALSE(why_.empty());
 }
 
 }  // namespace
