@@ -140,6 +140,26 @@ class Node:
         same on all ranks and in all rounds.
         """
 
+    def push_pull_and_wait(
+        self,
+        name: str,
+        owner: object,
+        memory: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        priority: int,
+        shape: Sequence[int] | None,
+        collective: int,
+        timeout_s: float | None,
+        keep: Callable[[str, object, int], object],
+    ) -> object:
+        """`push_pull` of host memory in place, and `wait`, in one call. Returns None when it is done.
+
+        If the time is over or a signal's handler raises, the node goes on using the memory: then it
+        calls `keep(name, owner, handle)`. After a timeout it returns what `keep` returns.
+        """
+
     def refuse(self, name: str, why: str, step: int = 0) -> None:
         """Counts a push_pull of this name and step that the caller has refused.
 

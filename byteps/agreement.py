@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from byteps.errors import BytePSError, InvalidArgumentError
 from byteps.objects import broadcast_object
-from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize
+from byteps.ops import Buffer, ReduceOp, push_pull_and_wait
 from byteps.runtime import current_job
 
 __all__ = ["are_alike", "check_agreement", "look_for_differences"]
@@ -133,5 +133,5 @@ def _maxima(numbers: list[int], name: str) -> list[int]:
     """Returns the maximum of each number over all ranks."""
     memory = (ctypes.c_int64 * len(numbers))(*numbers)
     buffer = Buffer(ctypes.addressof(memory), ctypes.sizeof(memory), "int64", memory)
-    synchronize(push_pull_buffer(buffer, buffer, name, ReduceOp.Max, 0, finish=lambda: None))
+    push_pull_and_wait(buffer, name, ReduceOp.Max)
     return list(memory)

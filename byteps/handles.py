@@ -5,57 +5,22 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
+from byteps.call_names import UNNAMED, CallNames
 from byteps.callbacks import Callbacks
 from byteps.device import Transfer
 from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError, TimeoutError
 from byteps.speed import SpeedMeter
 
 if TYPE_CHECKING:
-    from byteps._core import Transfer as CoreTransfer
+    from byteps.nodes import Node
 
-__all__ = ["Handle", "InFlight", "Node"]
+__all__ = ["Handle", "InFlight"]
 
-# Number of automatic names, which are then reused, so that unnamed tensors do not declare new names
-# forever. At most so many unnamed tensors can be in flight.
-AUTOMATIC_NAMES = 256
 FIRST_SWEEP = 256
-
-
-class Node(Protocol):
-    """The methods of `byteps._core.Node` that this package uses, documented there."""
-
-    def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
-    def push_pull(
-        self,
-        name: str,
-        input_ptr: int,
-        output_ptr: int,
-        nbytes: int,
-        dtype: int,
-        op: int,
-        root: int,
-        priority: int,
-        staleness: int,
-        shape: Sequence[int] | None,
-        order: Sequence[int],
-        collective: int,
-        step: int,
-        transfer: CoreTransfer | None = None,
-    ) -> int: ...
-    def refuse(self, name: str, why: str, step: int) -> None: ...
-    def poll(self, handle: int) -> bool: ...
-    def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
-    def announce(self, handle: int) -> None: ...
-    def next_done(self) -> int | None: ...
-    def barrier(self) -> None: ...
-    def failure(self) -> str: ...
-    def metrics(self) -> dict[str, float]: ...
-    def offer_to_c(self) -> None: ...
-    def shutdown(self, cause: str = "", after: str = "") -> None: ...
 
 
 class Handle:
@@ -168,8 +133,7 @@ class InFlight:
         self.speed = _speed_meter(node)
         self._handles: dict[str, Handle] = {}
         self._next_sweep = FIRST_SWEEP
-        self._automatic: Counter[str] = Counter()
-        self._numbers: Counter[str] = Counter()
+        self.names = CallNames()
         self._callbacks = Callbacks(node)
         # Push_pulls that are done, and whose copies to a device may still use the tensors.
         self._copies_back: deque[tuple[Transfer, object]] = deque()
@@ -183,25 +147,17 @@ class InFlight:
         self._complete_if_done(handle)
         return handle._in_flight is not None and self._callbacks.add(handle._number, callback)
 
-    def next_number(self, family: str) -> int:
-        """Returns the next number of a family, from 1, modulo 2**32."""
-        number = self._numbers[family] = self._numbers[family] % 2**32 + 1
-        return number
-
-    def automatic_name(self, family: str = "byteps.unnamed") -> str:
-        """Returns the next name of a bounded cycle of names.
-
-        The name does not depend on the tensor: the n-th unnamed tensors of all ranks belong
-        together, and the program must use them in the same order on all ranks. Waits if the name is
-        still in flight.
-        """
-        number = self._automatic[family]
-        self._automatic[family] = (number + 1) % AUTOMATIC_NAMES
-        name = f"{family}.{number}"
+    def automatic_name(self, family: str = UNNAMED) -> str:
+        """See `CallNames.next_name`. Waits if the name is still in flight."""
+        name = self.names.next_name(family)
         busy = self._handles.get(name)
         if busy is not None:
             self.wait(busy)
         return name
+
+    def handle_of(self, name: str) -> Handle | None:
+        """Returns the handle of the push_pull of that name that is in flight, if any."""
+        return self._handles.get(name)
 
     def start(
         self,
@@ -235,10 +191,7 @@ class InFlight:
         handle = Handle(self, name, keepalive, finish, transfer)
         # Registers the handle before the core uses the memory, so that nothing frees it in between.
         if self._handles.setdefault(name, handle) is not handle:
-            raise InvalidArgumentError(
-                f"push_pull of '{name}': a tensor of this name is still in flight; synchronize its handle first, or "
-                "give every tensor of a step its own name"
-            )
+            raise _still_in_flight(name)
         try:
             handle._number = self.node.push_pull(
                 name,
@@ -262,6 +215,45 @@ class InFlight:
                 error.counted = True
             raise
         return handle
+
+    def push_pull_and_wait(
+        self,
+        name: str,
+        owner: object,
+        memory: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        priority: int = 0,
+        shape: Sequence[int] | None = None,
+        collective: int = -1,
+        timeout_s: float | None = None,
+    ) -> Handle | None:
+        """Reduces host memory in place and waits: `start` and `Handle.wait` for small tensors.
+
+        `owner` keeps the memory alive. After an interrupt (Ctrl-C) the push_pull stays in flight.
+
+        Returns:
+            None: it is done. A handle: it is not done after `timeout_s`, and stays in flight.
+
+        Raises:
+            BytePSError: the push_pull has failed, or a tensor of this name is in flight.
+        """
+        busy = self._handles.get(name)
+        if busy is not None:
+            self._complete_if_done(busy)
+            if name in self._handles:
+                raise _still_in_flight(name)
+        try:
+            kept = self.node.push_pull_and_wait(
+                name, owner, memory, nbytes, dtype, op, priority, shape, collective, timeout_s, self._keep
+            )
+        except Exception as error:
+            if isinstance(error, BytePSError) or name in self._handles:  # a signal's handler has raised
+                error.counted = True  # type: ignore[attr-defined]
+            raise
+        self.speed.tick()
+        return cast("Handle | None", kept)
 
     def refuse(self, name: str, error: Exception, step: int = 0) -> None:
         """Makes a call that has failed on this rank fail on all ranks, unless it is counted."""
@@ -334,6 +326,12 @@ class InFlight:
         self._release(handle)
         self.speed.tick()
 
+    def _keep(self, name: str, owner: object, number: int) -> Handle:
+        """Returns a new handle of a push_pull in flight that a thread has stopped waiting for."""
+        handle = self._handles[name] = Handle(self, name, owner, _no_result)
+        handle._number = number
+        return handle
+
     def _is_open(self, number: int) -> bool:
         """Whether the node still has the handle, which is freed when the push_pull has ended."""
         try:
@@ -358,13 +356,25 @@ class InFlight:
         self._next_sweep = max(FIRST_SWEEP, 2 * len(self._handles))
 
     def _release(self, handle: Handle) -> None:
-        del self._handles[handle.name]
+        if self._handles.get(handle.name) is handle:
+            del self._handles[handle.name]
         if handle._transfer is not None:
             self._copies_back.append((handle._transfer, handle._keepalive))
         while self._copies_back and self._copies_back[0][0].is_complete():
             self._copies_back.popleft()
         handle._keepalive = None
         handle._in_flight = None
+
+
+def _still_in_flight(name: str) -> BytePSError:
+    return InvalidArgumentError(
+        f"push_pull of '{name}': a tensor of this name is still in flight; synchronize its handle first, or give every "
+        "tensor of a step its own name"
+    )
+
+
+def _no_result() -> None:
+    """Makes the result of a push_pull in place, which nobody asks for."""
 
 
 def _speed_meter(node: Node) -> SpeedMeter:

@@ -1,18 +1,65 @@
-"""Replacements of `byteps._core.Node` for processes without other ranks to talk to."""
+"""The core's node as Python sees it, and replacements for processes without other ranks to talk to."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from byteps import _core
 from byteps.errors import InvalidArgumentError, NotInitializedError
 
-__all__ = ["ForkedNode", "LocalNode", "forked_from"]
+__all__ = ["ForkedNode", "LocalNode", "Node", "forked_from"]
 
 SUM, SEED, ACCUMULATE = (_core.OP_CODES[op] for op in ("sum", "seed", "accumulate"))
 _ITEM_BYTES = {code: _core.DTYPE_BYTES[name] for name, code in _core.DTYPE_CODES.items()}
+
+
+class Node(Protocol):
+    """The methods of `byteps._core.Node` that this package uses, documented there."""
+
+    def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
+    def push_pull(
+        self,
+        name: str,
+        input_ptr: int,
+        output_ptr: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        root: int,
+        priority: int,
+        staleness: int,
+        shape: Sequence[int] | None,
+        order: Sequence[int],
+        collective: int,
+        step: int,
+        transfer: _core.Transfer | None = None,
+    ) -> int: ...
+    def push_pull_and_wait(
+        self,
+        name: str,
+        owner: object,
+        memory: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        priority: int,
+        shape: Sequence[int] | None,
+        collective: int,
+        timeout_s: float | None,
+        keep: Callable[[str, object, int], object],
+    ) -> object: ...
+    def refuse(self, name: str, why: str, step: int) -> None: ...
+    def poll(self, handle: int) -> bool: ...
+    def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
+    def announce(self, handle: int) -> None: ...
+    def next_done(self) -> int | None: ...
+    def barrier(self) -> None: ...
+    def failure(self) -> str: ...
+    def metrics(self) -> dict[str, float]: ...
+    def offer_to_c(self) -> None: ...
+    def shutdown(self, cause: str = "", after: str = "") -> None: ...
 
 
 class LocalNode:
@@ -64,6 +111,22 @@ class LocalNode:
         self._metrics["push_pulls"] += 1
         self._metrics["push_pull_bytes"] += nbytes
         return 0
+
+    def push_pull_and_wait(
+        self,
+        name: str,
+        owner: object,
+        memory: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        priority: int,
+        shape: Sequence[int] | None,
+        collective: int,
+        timeout_s: float | None,
+        keep: Callable[[str, object, int], object],
+    ) -> None:
+        self.push_pull(name, memory, memory, nbytes, dtype, op, 0, priority)
 
     def refuse(self, name: str, why: str, step: int = 0) -> None:
         """Does nothing: no other rank waits for it."""

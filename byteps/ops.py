@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from byteps import _core
+from byteps.call_names import UNNAMED
 from byteps.device import Device, Transfer
 from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
 from byteps.handles import Handle, InFlight
@@ -36,6 +37,7 @@ __all__ = [
     "no_gradient_of",
     "one_call",
     "poll",
+    "push_pull_and_wait",
     "push_pull_buffer",
     "resolve_op",
     "seed_buffer",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 DTYPE_CODES = _core.DTYPE_CODES
+DTYPE_BYTES = _core.DTYPE_BYTES
 BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
@@ -159,7 +162,7 @@ def one_call(name: str | None, job: Job | None = None, step: int = 0) -> _Call:
 
 def is_automatic(name: str) -> bool:
     """Whether `name` is an automatic name."""
-    return name.startswith("byteps.unnamed.")
+    return name.startswith(f"{UNNAMED}.")
 
 
 def push_pull_buffer(
@@ -194,6 +197,46 @@ def push_pull_buffer(
     """
     job = job or current_job()
     return _start(source, target, name, op.value, 0, priority, finish, job, collective=collective, step=step)
+
+
+def push_pull_and_wait(
+    memory: Buffer,
+    name: str | None,
+    op: ReduceOp,
+    priority: int = 0,
+    job: Job | None = None,
+    collective: int = -1,
+    timeout_s: float | None = None,
+) -> Handle | None:
+    """Reduces host memory in place over all ranks, and waits.
+
+    It does what `synchronize(push_pull_buffer(memory, memory, ...))` does, and is faster for small
+    tensors. For the arguments see there.
+
+    Returns:
+        None: it is done. A handle: it is not done after `timeout_s`, and stays in flight.
+
+    Raises:
+        BytePSError: the push_pull has failed, or a tensor of this name is in flight.
+    """
+    in_flight = (job or current_job()).in_flight
+    if name is None:
+        name = in_flight.automatic_name()
+    check_name(name)
+    try:  # like one_call, but without its cost
+        check_priority(name, priority)
+        ptr, nbytes, dtype, owner, shape, order, device = memory
+        if order or device is not None:
+            raise InternalError(f"push_pull_and_wait of '{name}': expected row-major host memory")
+        if shape is None:
+            shape = (nbytes // DTYPE_BYTES[dtype],)
+        code = DTYPE_CODES[dtype]
+        return in_flight.push_pull_and_wait(
+            name, owner, ptr, nbytes, code, op.value, priority, shape, collective, timeout_s
+        )
+    except Exception as error:
+        in_flight.refuse(name, error)
+        raise
 
 
 def broadcast_buffer(
@@ -331,7 +374,7 @@ def _start(
         check_priority(name, priority)
         if source.device is not target.device:
             raise InternalError(f"push_pull of '{name}': input and output are on different devices")
-        shape = (target.nbytes // _core.DTYPE_BYTES[target.dtype],) if target.shape is None else target.shape
+        shape = (target.nbytes // DTYPE_BYTES[target.dtype],) if target.shape is None else target.shape
         return in_flight.start(
             name,
             source.ptr,

@@ -20,12 +20,12 @@ from typing import Any, cast
 import torch
 
 from byteps.errors import AbortedError, InvalidArgumentError
-from byteps.ops import Handle, ReduceOp, declare_buffer, no_gradient_of, one_call, resolve_op
+from byteps.ops import Handle, ReduceOp, declare_buffer, no_gradient_of, one_call, push_pull_and_wait, resolve_op
 from byteps.runtime import init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
 from byteps.torch.start import GroupHandle, poll, start_broadcast, start_push_pull, synchronize, synchronize_all
-from byteps.torch.tensor import stage
+from byteps.torch.tensor import own_memory, stage
 
 __all__ = [
     "broadcast",
@@ -77,6 +77,7 @@ def push_pull(
     return compression.decompress(reduced, ctx)
 
 
+@eager
 def push_pull_inplace(
     tensor: Tensor,
     average: bool = True,
@@ -89,7 +90,17 @@ def push_pull_inplace(
     """Replaces `tensor` by the average of all ranks' tensors, or their reduction by `op`, and
     returns it.
     """
-    return _result(push_pull_async_inplace(tensor, average, name, version, priority, op=op))
+    with one_call(name) as known:
+        reduce_op = resolve_op(average, op)
+        memory = own_memory(tensor)
+        if memory is None:
+            handle = start_push_pull(tensor, reduce_op, known, priority, in_place=True)
+        else:
+            push_pull_and_wait(memory._replace(shape=tensor.shape), known, reduce_op, priority)
+    if memory is None:
+        return _result(handle)
+    torch.autograd.graph.increment_version(tensor)
+    return tensor
 
 
 def push_pull_async(

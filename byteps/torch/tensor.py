@@ -81,12 +81,15 @@ def own_memory(tensor: torch.Tensor) -> Buffer | None:
 
     None: the tensor is not that simple, or not row-major. Costs a third of `stage`.
     """
-    if type(tensor) not in _PLAIN_TYPES or tensor.dtype not in DTYPE_NAMES or tensor.layout is not torch.strided:
+    if type(tensor) not in _PLAIN_TYPES:
+        return None
+    dtype = DTYPE_NAMES.get(tensor.dtype)
+    if dtype is None or tensor.layout is not torch.strided:
         return None
     if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
         return None
     memory = tensor.detach()
-    return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[tensor.dtype], memory)
+    return Buffer(memory.data_ptr(), memory.nbytes, dtype, memory)
 
 
 def _staged(

@@ -99,10 +99,31 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
                                                  .transfer = std::move(transfer)}));
 }
 
-void wait(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
+Status wait_until(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
   const TimeUs deadline_us = timeout_s ? now_us() + seconds_to_us(*timeout_s) : kNever;
-  throw_if_failed(
-      without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); }));
+  return without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
+}
+
+// Both steps in one call: between processes that sleep while they wait, each line of Python more
+// costs a microsecond, because the processor has to fetch the interpreter's code anew.
+py::object push_pull_and_wait(Node& node, std::string name, const py::object& owner, uintptr_t memory,
+                              uint64_t bytes, int dtype, int op, int priority,
+                              const std::optional<Numbers>& dims, int64_t collective,
+                              std::optional<double> timeout_s, const py::object& keep) {
+  const protocol::Handle handle = push_pull(node, name, memory, memory, bytes, dtype, op, 0, priority, 0,
+                                            dims, {}, collective, 0, nullptr);
+  const Status status = wait_until(node, handle, timeout_s);
+  if (!node.poll(handle)) {
+    throw_if_failed(status);
+    return py::none();
+  }
+  py::object kept;
+  {
+    const py::error_scope interrupt;
+    kept = keep(name, owner, handle);
+  }
+  if (status.code() != StatusCode::kDeadlineExceeded) throw_if_failed(status);
+  return kept;
 }
 
 py::dict metrics(const Node& node) {
@@ -147,7 +168,15 @@ void bind_node(py::module_& module) {
       .def(
           "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
           arg("handle"))
-      .def("wait", &wait, arg("handle"), arg("timeout_s") = py::none())
+      .def(
+          "wait",
+          [](Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
+            throw_if_failed(wait_until(node, handle, timeout_s));
+          },
+          arg("handle"), arg("timeout_s") = py::none())
+      .def("push_pull_and_wait", &push_pull_and_wait, arg("name"), arg("owner"), arg("memory"), arg("nbytes"),
+           arg("dtype"), arg("op"), arg("priority"), arg("shape"), arg("collective"), arg("timeout_s"),
+           arg("keep"))
       .def(
           "announce", [](Node& node, protocol::Handle handle) { throw_if_failed(node.announce(handle)); },
           arg("handle"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import threading
+import time
 from datetime import timedelta
 
 import torch
@@ -202,3 +204,27 @@ def _bps_threads() -> int:
 def _threads_and_files() -> tuple[int, int]:
     files = [path for path in open_files(os.getpid()) if "socket" in path or "memfd" in path or "eventpoll" in path]
     return len(thread_names(os.getpid())), len(files)
+
+
+def case_a_barrier_waits_for_the_all_reduce_of_another_thread() -> None:
+    start_process_group()
+    group, tensor = dist.group.WORLD, mine(1000)
+    store = dist.PrefixStore("case_a_barrier", dist.distributed_c10d._get_default_store())
+    if dist.get_rank() == 0 and dist.get_world_size() > 1:
+        thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+        thread.start()
+        while not group._channel.waiting():
+            time.sleep(0.001)
+        barrier = dist.barrier(async_op=True)
+        future = barrier.get_future()
+        assert not barrier.is_completed() and not future.done()
+        store.set("asked", "")
+        barrier.wait()
+        future.wait()
+        assert torch.equal(tensor, summed(1000))
+        thread.join()
+        return
+    if dist.get_world_size() > 1:
+        store.get("asked")
+    dist.all_reduce(tensor)
+    dist.barrier()

@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("byteps._core")
 
+from byteps.call_names import AUTOMATIC_NAMES
 from byteps.callbacks import MAX_IDLE_THREADS
 from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
-from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, Handle, InFlight
+from byteps.handles import FIRST_SWEEP, Handle, InFlight
 from byteps.nodes import LocalNode
 
 

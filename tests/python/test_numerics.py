@@ -6,10 +6,8 @@ they are on.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import reduce as fold
 from math import gcd
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.nodes import DEADLINE_S, job
 
 from byteps import _core
 
@@ -25,7 +24,6 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int32", "int64")
 OPS = ("sum", "average", "min", "max", "product", "broadcast")
 COUNT = 1500  # number of elements
-DEADLINE_S = 60.0
 
 
 # ---- docs/numerics.md: values are kept as they are stored, bfloat16 as uint16 ----
@@ -130,47 +128,6 @@ def same_bits(op: str, actual: Array, expected: Array, dtype: str) -> bool:
 
 
 # ---- jobs ----
-
-
-@contextmanager
-def job(machines: Sequence[int], servers: int, placement: str) -> Iterator[list[_core.Node]]:
-    """The workers of a job, by rank; `machines`: where each of them is."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    everybody = len(machines) + servers
-
-    def join(i: int) -> _core.Node:
-        is_worker = i < len(machines)
-        return _core.Node(
-            _core.NodeConfig(
-                role="worker" if is_worker else "server",
-                rank=i if is_worker else -1,
-                num_workers=len(machines),
-                num_servers=servers,
-                machine=f"machine{machines[i]}" if is_worker else f"server{i}",
-                scheduler_host="127.0.0.1",
-                scheduler_ports=[port],
-                host_scheduler=i == 0,
-                scheduler_by_rank_0=True,
-                scheduler_fd=listener.detach() if i == 0 else -1,
-                secret=b"a secret",
-                job_id=f"numerics-{port}",
-                start_timeout_s=DEADLINE_S,
-                timeout_s=DEADLINE_S,
-                op_timeout_s=DEADLINE_S,
-                partition_bytes=4096,
-                service_threads=2,
-                placement=placement,
-                log_level="error",
-            )
-        )
-
-    with ThreadPoolExecutor(everybody) as threads:
-        nodes = list(threads.map(join, range(everybody)))
-        try:
-            yield nodes[: len(machines)]
-        finally:
-            list(threads.map(lambda node: node.shutdown(), nodes))
 
 
 def results_of(

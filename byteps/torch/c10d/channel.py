@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -12,9 +13,13 @@ from weakref import WeakKeyDictionary
 
 from byteps import runtime
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
+from byteps.handles import Handle
+from byteps.ops import DTYPE_BYTES, DTYPE_CODES, Buffer, ReduceOp
 from byteps.runtime import Job
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
+from byteps.torch.c10d.progress import Awaited, Progress
+from byteps.torch.c10d.reduction import BlockingReduction
 from byteps.torch.c10d.rendezvous import join_group, join_world
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
@@ -41,6 +46,11 @@ class Channel(ABC):
 
     prefix: str  # of the push_pulls' names
 
+    def __init__(self, job: Job | None) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._job = job  # None: not joined, or closed
+
     @property
     @abstractmethod
     def is_joined(self) -> bool:
@@ -53,6 +63,60 @@ class Channel(ABC):
         Raises:
             BytePSError: the push_pulls cannot be started, or the group is destroyed.
         """
+
+    def reduce_and_wait(
+        self, memory: Buffer, op: ReduceOp, timeout_s: float, go_on: Callable[[Handle, int], Progress]
+    ) -> Progress | None:
+        """Reduces row-major host memory in place, and waits. Precondition: `is_joined`.
+
+        Args:
+            memory: of the tensor.
+            op: the reduction.
+            timeout_s: a limit of the wait.
+            go_on: called with the handle, and the number of the collective, if the reduction is
+                still in flight at the end: the time is over, or a signal's handler has raised.
+
+        Returns:
+            None, or what `go_on` has returned.
+
+        Raises:
+            BytePSError: the reduction has failed, or the group is destroyed.
+        """
+        with self._lock:
+            job = self._job
+            if job is None:
+                raise _destroyed()
+            call = next(self._numbers)
+            in_flight = job.in_flight
+            number = in_flight.names.next_number(self.prefix)
+            name = in_flight.automatic_name(self.prefix)
+            in_flight.names.reserve(name)  # the push_pull starts without the lock
+        ptr, nbytes, dtype, owner, *_ = memory
+        shape = (nbytes // DTYPE_BYTES[dtype],)
+        handle: Handle | None = None
+        try:
+            handle = in_flight.push_pull_and_wait(
+                name, owner, ptr, nbytes, DTYPE_CODES[dtype], op.value, 0, shape, number, timeout_s
+            )
+        except BytePSError as error:
+            raise self.explain(error) from None
+        except BaseException:
+            handle = in_flight.handle_of(name)
+            if handle is not None:
+                go_on(handle, call)
+            raise
+        finally:
+            in_flight.names.release(name)
+        return None if handle is None else go_on(handle, call)
+
+    def waiting(self) -> list[Awaited]:
+        """Returns the calls of `reduce_and_wait` in which threads wait at the moment."""
+        job = self._job
+        return (
+            []
+            if job is None
+            else [BlockingReduction(job.in_flight, name) for name in job.in_flight.names.reserved(self.prefix)]
+        )
 
     @abstractmethod
     def explain(self, error: BytePSError) -> BytePSError:
@@ -99,11 +163,9 @@ class SharedChannel(Channel):
 
     def __init__(self, job: Job, *, joined: bool) -> None:
         """`joined`: the job was joined for this group, which leaves it when it is destroyed."""
-        self._job: Job | None = job
+        super().__init__(job)
         self._joined = joined
         self._names = _Names.take(job)
-        self._lock = threading.Lock()
-        self._numbers = count(1)
         self.prefix = self._names.prefix
 
     @property
@@ -145,10 +207,8 @@ class OwnChannel(Channel):
     prefix = _PREFIX
 
     def __init__(self, info: GroupInfo) -> None:
+        super().__init__(None)
         self._info = info
-        self._lock = threading.Lock()
-        self._numbers = count(1)
-        self._job: Job | None = None
         self._joining: Joining | None = None
         self._waiting: list[Launched] = []  # collectives that wait for the job
         self._closed = False

@@ -120,7 +120,7 @@ class Collective:
         different numbers of push_pulls.
         """
         self.progress.number = self.number
-        number = job.in_flight.next_number(prefix)
+        number = job.in_flight.names.next_number(prefix)
         try:
             for part in self._parts:
                 name = job.in_flight.automatic_name(prefix)

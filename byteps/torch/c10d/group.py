@@ -25,7 +25,8 @@ from torch._C._distributed_c10d import (
 from torch.distributed.constants import default_pg_timeout
 
 from byteps import runtime
-from byteps.ops import ReduceOp
+from byteps.handles import Handle
+from byteps.ops import Buffer, ReduceOp
 from byteps.torch.c10d.arguments import (
     as_list,
     as_lists,
@@ -111,9 +112,7 @@ class BytePSGroup(ByGloo):
         generation = info.store.add(f"byteps/groups/{info.rank}", 1)
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
         self.limit_s = info.timeout_s + _GRACE_S
-        # Collectives that a barrier waits for; those in which a thread waits already.
-        self._in_flight: deque[Progress] = deque()
-        self._waiting: set[Reduction] = set()
+        self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
@@ -149,6 +148,11 @@ class BytePSGroup(ByGloo):
 
     @eager
     def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
+        if type(opts) is AllreduceOptions and not opts.asyncOp and type(tensors) is list and len(tensors) == 1:
+            memory = own_memory(tensors[0])
+            reduce_op = None if memory is None else core_op(opts.reduceOp, ())
+            if memory is not None and reduce_op is not None and self._channel.is_joined:
+                return self._reduce_and_wait(memory, tensors, reduce_op, opts)
         tensors = as_list(tensors)
         check_one("allreduce", "tensors", tensors, "allreduce_coalesced")
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
@@ -255,7 +259,7 @@ class BytePSGroup(ByGloo):
     def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
         """Completes after all ranks' calls and this rank's earlier collectives."""
         opts = options_of(BarrierOptions, opts, timeout)
-        earlier: list[Awaited] = [*self._in_flight, *(each.make_progress() for each in list(self._waiting))]
+        earlier: list[Awaited] = [*self._in_flight, *self._channel.waiting()]
         if self._gloo_was_used:  # the same on all ranks
             self._gloo_was_used = False
             earlier.append(GlooProgress(self._gloo.barrier(opts)))
@@ -307,34 +311,31 @@ class BytePSGroup(ByGloo):
     def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Any:
         memory = own_memory(tensors[0]) if len(tensors) == 1 else None
         if memory is not None:
-            return self._reduce(Reduction(memory, op, self._channel.explain), tensors, opts)
+            reduction = Reduction(memory, op, self._channel.explain)
+            self._channel.submit(reduction)
+            self._remember(reduction.progress)
+            return CollectiveWork(reduction.progress, tensors, (), opts.timeout.total_seconds(), self)
         collective = self._collective()
         for tensor in tensors:
             memory = collective.in_place(tensor)
             collective.reduce(memory, memory, op)
         return self._start(collective, tensors, opts)
 
-    def _reduce(self, reduction: Reduction, tensors: Tensors, opts: Any) -> Any:
+    def _reduce_and_wait(self, memory: Buffer, tensors: Tensors, op: ReduceOp, opts: Any) -> None:
+        """Returns no Work, as torch's own groups do if the caller waits at once."""
         given_s = opts.timeout.total_seconds()
-        if opts.asyncOp or not self._channel.is_joined:
-            progress = reduction.make_progress()
-            self._channel.submit(reduction)
-            self._remember(progress)
-            return CollectiveWork(progress, tensors, (), given_s, self)
-        # The caller waits at once, so it gets no Work, as by torch's own groups.
-        self._channel.submit(reduction)
-        self._waiting.add(reduction)
-        done = False
-        try:
-            done = reduction.wait(given_s if given_s > 0 else self.limit_s)
-        finally:  # perhaps Ctrl-C
-            if not done:
-                progress = reduction.make_progress()
-                self._remember(progress)
-            self._waiting.discard(reduction)
-        if not done:
-            CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()  # raises the error
-        return None
+        limit_s = given_s if given_s > 0 else self.limit_s
+        progress = self._channel.reduce_and_wait(memory, op, limit_s, self._go_on_with)
+        if progress is not None:
+            CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()  # raises TimeoutError
+
+    def _go_on_with(self, handle: Handle, number: int) -> Progress:
+        """Returns the progress of a reduction that its thread has stopped waiting for."""
+        progress = Progress(self._channel.explain)
+        progress.number = number
+        progress.begin((handle,))
+        self._remember(progress)
+        return progress
 
     def _flat(self, output: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
         """Returns both as one dimension, because gloo expects parts to be rows."""

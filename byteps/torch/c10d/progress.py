@@ -40,13 +40,13 @@ class Progress:
         "_callbacks",
         "_copy_back",
         "_earlier",
-        "_explain",
         "_handles",
         "_lock",
         "_on_devices",
         "_watched",
         "completed",
         "error",
+        "explain",
         "number",
     )
 
@@ -61,7 +61,7 @@ class Progress:
         self.error: Exception | None = None
         self.number = 0  # counts the collectives of the group's job from 1; 0: it uses no job
         self._copy_back: Callback | None = None
-        self._explain = explain
+        self.explain = explain
         self._earlier: Sequence[Awaited] = earlier
         self._lock = threading.Lock()
         self._begun = False
@@ -172,7 +172,7 @@ class Progress:
                 self._begins = threading.Event()
             begins = self._begins
         if not begins.wait(max(0.0, deadline_s - time.monotonic())):
-            raise self._explain(
+            raise self.explain(
                 TimeoutError("waiting for a collective of a process group whose ranks have not all joined its job yet")
             )
 
@@ -180,7 +180,7 @@ class Progress:
         try:
             handle.wait(max(0.0, deadline_s - time.monotonic()))
         except TimeoutError as error:
-            raise self._explain(
+            raise self.explain(
                 TimeoutError(f"waiting for '{handle.name}': {error}; expected every rank of the group to start it")
             ) from None
 
@@ -210,7 +210,7 @@ class Progress:
         for handle in self._handles:  # a loop, because a generator costs more than the rest
             error = handle.wait()
             if error is not None:
-                return self._explain(error)
+                return self.explain(error)
         for progress in self._earlier:
             progress.is_completed()
             if progress.error is not None:
