@@ -241,7 +241,8 @@ void AsyncNode::start_service() {
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)},
                                .silence_us = data_silence_us(roster_),
-                               .may_be_lost = roster_.failover && config_.role == "server"};
+                               .may_be_lost = roster_.failover && config_.role == "server",
+                               .mark_us = static_cast<TimeUs>(roster_.timeout_us) / 2};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
   }

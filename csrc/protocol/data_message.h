@@ -15,7 +15,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 12;
+inline constexpr uint8_t kProtocolVersion = 13;
 inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
@@ -72,6 +72,10 @@ enum class DataType : uint8_t {
   // kHolds of such a tensor.
   kIncluded = 11,  // service -> child: the rounds that the next kResult contains
   kStated = 12,    // child -> service: it has said all kHolds after `round` losses of servers
+  // Of a service that may be lost (protocol/answer_marks.h). `round`: number of the mark.
+  kMark = 13,       // service -> child: all answers so far were sent before this
+  kConfirmed = 14,  // child -> service: they have come
+  kStable = 15,     // service -> child: all children have confirmed the mark
 };
 
 // Whether it is a contribution.

@@ -1,5 +1,6 @@
 #include "summation/child.h"
 
+#include <limits>
 #include <utility>
 
 namespace byteps::summation {
@@ -28,6 +29,24 @@ void Child::send(const DataHead& head, const transport::Payload& payload,
   Answer answer{protocol::encode(head), payload};
   answer.payload.keep = std::move(keep);
   enqueue(head, std::move(answer));
+  if (is_paced()) shard_.on_answer();
+}
+
+void Child::send_mark(uint64_t number) {
+  last_mark_ = number;
+  send_of_mark(DataType::kMark, number);
+}
+
+void Child::send_stable(uint64_t number) {
+  if (last_mark_ == number) send_of_mark(DataType::kStable, number);
+}
+
+void Child::send_of_mark(DataType type, uint64_t number) {
+  const DataHead head{.type = type,
+                      .epoch = shard_.position_.epoch,
+                      .round = number,
+                      .priority = std::numeric_limits<int32_t>::min()};
+  enqueue(head, {protocol::encode(head), {}});
 }
 
 void Child::send_failure(const DataHead& request, const Status& why, transport::LeaseId lease) {
@@ -128,6 +147,10 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
       collector_->on_stated(child_, head->round);
       return Status::ok();
     case DataType::kFailed: return on_failed(*head, arrival);
+    case DataType::kConfirmed:
+      if (!is_paced()) return data_loss("expected no mark of a child that gets none");
+      shard_.on_confirmed(*this, head->round);
+      return Status::ok();
     case DataType::kGoodbye:
       left_ = true;
       shard_.on_goodbye(*this);

@@ -41,6 +41,9 @@ class Child final : public transport::Receiver {
             std::shared_ptr<const BufferPool::Buffer> keep);
   // Answers `request` with a kFailed that has the code and message of `why`, and returns `lease`.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::LeaseId lease);
+  // Sends a kMark, behind all answers so far; a kStable, if it was sent that mark.
+  void send_mark(uint64_t number);
+  void send_stable(uint64_t number);
   void return_lease(transport::LeaseId lease);
   // Sends all answers, then a goodbye if `in_order`, and closes (Connection::close_when_sent).
   void leave(bool in_order, GracePeriod grace_period);
@@ -58,6 +61,7 @@ class Child final : public transport::Receiver {
     transport::Payload payload;  // `keep` owns its memory unless leased
   };
 
+  void send_of_mark(protocol::DataType type, uint64_t number);
   void enqueue(const protocol::DataHead& head, Answer answer);
   void send_now(const Answer& answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
@@ -84,6 +88,7 @@ class Child final : public transport::Receiver {
   uint32_t child_ = 0;  // index among the children of collector_
 
   bool left_ = false;
+  uint64_t last_mark_ = 0;
   // Used from on_head to on_frame of a frame.
   BufferPool::Buffer receive_buffer_;
   std::string failure_text_;

@@ -17,7 +17,11 @@ TimeUs grace_period_of_root(TimeUs limit_us) {
 }  // namespace
 
 Shard::Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events)
-    : loop_(loop), outbox_(outbox), metrics_(metrics), events_(events) {}
+    : loop_(loop),
+      outbox_(outbox),
+      metrics_(metrics),
+      events_(events),
+      mark_timer_(loop, [this] { return marks_ ? marks_->next_us() : kNever; }, [this] { send_marks(); }) {}
 
 Shard::~Shard() = default;
 
@@ -44,6 +48,7 @@ void Shard::start(const Position& position) {
   }
   cluster_ = std::make_unique<ReductionLevel>(environment, position.machines, limits, nullptr, 0);
   position_.machines = position_.ranks = {};
+  if (position.may_be_lost) marks_.emplace(position.mark_us);
   for (const auto& child : children_) child->start();
 }
 
@@ -84,8 +89,38 @@ bool Shard::has_child(const protocol::DataHead& hello) const {
   return std::ranges::any_of(children_, [&hello](const auto& child) { return child->is(hello); });
 }
 
+void Shard::on_answer() {
+  if (!marks_) return;
+  marks_->on_answer(loop_.now_us());
+  mark_timer_.update();
+}
+
+void Shard::send_marks() {
+  std::set<uint32_t> ranks;
+  for (const auto& child : children_) {
+    if (child->is_paced() && !child->has_left()) ranks.insert(static_cast<uint32_t>(child->rank()));
+  }
+  const uint64_t mark = marks_->begin(ranks, loop_.now_us());
+  for (const auto& child : children_) {
+    if (child->is_paced() && !child->has_left()) child->send_mark(mark);
+  }
+}
+
+void Shard::on_confirmed(Child& child, uint64_t mark) {
+  if (marks_ && marks_->on_confirmed(static_cast<uint32_t>(child.rank()), mark)) send_stable();
+}
+
+void Shard::send_stable() {
+  for (const auto& child : children_) {
+    if (!child->has_left()) child->send_stable(marks_->last());
+  }
+  mark_timer_.update();
+}
+
 void Shard::on_goodbye(Child& child) {
   if (child.rank() < 0) return;
+  const bool is_marked = marks_ && child.is_paced();
+  if (is_marked && marks_->on_left(static_cast<uint32_t>(child.rank()))) send_stable();
   forget(child);
   rank_left(static_cast<uint32_t>(child.rank()), false);
 }
@@ -148,6 +183,8 @@ void Shard::drop_children() {
 void Shard::on_closed(Child& child, const Status& why) {
   const int rank = child.rank();
   const bool left = child.has_left();
+  if (marks_ && child.is_paced() && !left) marks_->on_lost();
+  mark_timer_.update();
   forget(child);
   remove(child);
   if (rank >= 0 && !left && !leave_done_) events_.on_child_lost(static_cast<uint32_t>(rank), why);
@@ -163,6 +200,8 @@ void Shard::remove(Child& child) {
 
 void Shard::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   for_each_collector([](Collector& collector) { collector.stop_timers(); });
+  marks_.reset();
+  mark_timer_.stop();
   leaving_ = true;
   grace_period_ = grace_period;
   leave_done_ = std::move(done);

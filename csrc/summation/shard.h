@@ -11,10 +11,12 @@
 
 #include "base/buffer_pool.h"
 #include "base/metrics.h"
+#include "protocol/answer_marks.h"
 #include "protocol/outbox.h"
 #include "protocol/tree.h"
 #include "summation/parameter_store.h"
 #include "summation/reduction_level.h"
+#include "transport/lazy_timer.h"
 #include "transport/transport.h"
 
 namespace byteps::summation {
@@ -45,6 +47,8 @@ struct Position {
   TimeUs silence_us = kNever;  // for Connection::limit_silence of the children
   // The job goes on if this service is lost, so ranks hold what it answers about stored tensors.
   bool may_be_lost = false;
+  // Between two marks of answers (protocol/answer_marks.h) of a service that may be lost.
+  TimeUs mark_us = kNever;
 };
 
 class Shard {
@@ -91,6 +95,11 @@ class Shard {
   // Null if this service does not have the level, or before start().
   Collector* collector(protocol::Level level);
   bool has_child(const protocol::DataHead& hello) const;
+  // A child of the cluster level is sent an answer; has confirmed a mark.
+  void on_answer();
+  void on_confirmed(Child& child, uint64_t mark);
+  void send_marks();
+  void send_stable();
   void on_goodbye(Child& child);
   void on_closed(Child& child, const Status& why);
   void forget(const Child& child);
@@ -111,6 +120,8 @@ class Shard {
   std::unique_ptr<ReductionLevel> cluster_;
   std::unique_ptr<ParameterStore> store_;
   std::vector<std::unique_ptr<Child>> children_;  // one for each connection
+  std::optional<protocol::AnswerMarks> marks_;    // set by start() if the service may be lost
+  transport::LazyTimer mark_timer_;
   bool failed_ = false;
   bool leaving_ = false;
   std::optional<GracePeriod> grace_period_;  // of leave()

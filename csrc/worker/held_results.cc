@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/slab.h"
+
 namespace byteps::worker {
 
 using protocol::DataHead;
@@ -21,11 +23,12 @@ HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes, bool
       if (last.head.bytes == bytes && values.use_count() == 2) return values;
     }
   }
-  return std::make_shared_for_overwrite<std::byte[]>(bytes);
+  return shared_pages(bytes);
 }
 
 void HeldResults::keep(Held held) {
   MutexLock lock(mutex_);
+  held.order = ++last_order_;
   Outcomes& outcomes = held_[held.head.key];
   if (held.head.code != StatusCode::kOk) {
     outcomes.failure = std::move(held);
@@ -43,8 +46,24 @@ void HeldResults::drop(const Key& key) {
 
 bool HeldResults::is_empty() const {
   MutexLock lock(mutex_);
-  return std::ranges::none_of(held_,
-                              [](const auto& each) { return each.second.result || each.second.failure; });
+  return std::ranges::none_of(held_, [](const auto& each) {
+    const auto& [result, failure, before] = each.second;
+    return (result && result->values) || failure;
+  });
+}
+
+uint64_t HeldResults::last_order() const {
+  MutexLock lock(mutex_);
+  return last_order_;
+}
+
+void HeldResults::release(const Link* link, uint64_t order) {
+  MutexLock lock(mutex_);
+  for (auto& [key, outcomes] : held_) {
+    std::optional<Held>& result = outcomes.result;
+    const bool is_everywhere = result && result->at == link && result->order <= order;
+    if (is_everywhere && !result->rounds) result->values = nullptr;
+  }
 }
 
 void HeldResults::forget(const std::vector<protocol::ForgottenKeys>& keys) {
@@ -60,7 +79,8 @@ std::optional<HeldResults::Held> HeldResults::find(const Key& key, uint64_t roun
   const auto found = held_.find(key);
   if (found == held_.end()) return std::nullopt;
   for (const auto* held : {&found->second.result, &found->second.failure}) {
-    if (*held && (*held)->head.round == round) return *held;
+    const bool is_here = *held && (*held)->head.round == round;
+    if (is_here && ((*held)->values || (*held)->head.code != StatusCode::kOk)) return *held;
   }
   return std::nullopt;
 }
@@ -84,7 +104,9 @@ void HeldResults::move(const Key& key, uint64_t round, const Link* to) {
   const auto found = held_.find(key);
   if (found == held_.end()) return;
   for (auto* held : {&found->second.result, &found->second.failure}) {
-    if (*held && (*held)->head.round == round) (*held)->at = to;
+    if (!*held || (*held)->head.round != round) continue;
+    (*held)->at = to;
+    (*held)->order = UINT64_MAX;
   }
 }
 

@@ -213,6 +213,8 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
     case DataType::kResult: return on_result(*head, payload);
     case DataType::kFetch: send_held(*head); return Status::ok();
     case DataType::kIncluded: return Status::ok();
+    case DataType::kMark:
+    case DataType::kStable: return on_mark(*head);
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
       if (options_.may_be_lost && !is_stored(head->op) && find(*head))
@@ -246,6 +248,23 @@ Status Link::on_result(const DataHead& head, Bytes payload) {
     options_.held->drop(head.key);
   }
   return complete_answered(head, head.plan);
+}
+
+Status Link::on_mark(const DataHead& head) {
+  if (!options_.may_be_lost) return data_loss("a service that cannot be lost does not send marks");
+  if (head.type == DataType::kStable) {
+    if (head.round != mark_.number)
+      return data_loss("stable: expected mark " + std::to_string(mark_.number) + ", got " +
+                       std::to_string(head.round));
+    options_.held->release(this, mark_.order_before);
+    return Status::ok();
+  }
+  mark_ = {.number = head.round, .order = options_.held->last_order(), .order_before = mark_.order};
+  DataHead confirmed = head;
+  confirmed.type = DataType::kConfirmed;
+  confirmed.rank = options_.rank;
+  connection_->send(protocol::encode(confirmed), {}, nullptr);
+  return Status::ok();
 }
 
 // The successor of a lost root asks for an outcome that this node has told of.

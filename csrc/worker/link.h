@@ -123,6 +123,7 @@ class Link final : public transport::Receiver {
   void send_held(const protocol::DataHead& head);
   Result<transport::ReceiveBuffer> place_included(Unanswered& waiting, size_t payload_bytes);
   Status on_result(const protocol::DataHead& head, Bytes payload);
+  Status on_mark(const protocol::DataHead& head);
   void lose(const Status& why);
   void complete(OutgoingPartition outgoing, const Status& why);
   void complete_all(const Status& why);
@@ -139,7 +140,14 @@ class Link final : public transport::Receiver {
   bool moved_ = false;     // after fail_over()
   bool moved_on_ = false;  // after move_on()
   uint64_t stated_ = 0;    // by say_stated()
-  Status ended_;           // not ok: nothing is sent any more, and all partitions fail with it
+  // The last mark of the service, and the number of outcomes held at that mark and at the one before.
+  struct Mark {
+    uint64_t number = 0;
+    uint64_t order = 0;
+    uint64_t order_before = 0;
+  };
+  Mark mark_;
+  Status ended_;  // not ok: nothing is sent any more, and all partitions fail with it
   protocol::Outbox& outbox_;
   protocol::Pacer pacer_;
   std::optional<protocol::Outbox::Port> port_;               // set once connected

@@ -257,5 +257,84 @@ TEST_F(RootOfMachinesTest, ARootWaitsAQuarterLongerThanTheServicesOfMachines) {
   EXPECT_EQ(peers_[0]->answers_.at(0).code, StatusCode::kDeadlineExceeded);
 }
 
+// A root that may be lost.
+class MarkingShardTest : public ShardFixture {
+ protected:
+  MarkingShardTest() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0", "rank 1"}, {0, 1}},
+           .ranks = {},
+           .bytes_per_s = {},
+           .limits = {},
+           .may_be_lost = true,
+           .mark_us = 1000},
+          Level::kCluster);
+    on_loop([this] {
+      peers_[0]->contribute(1, {1, 1, 1, 1});
+      peers_[1]->contribute(1, {1, 1, 1, 1});
+    });
+  }
+  // Waits until the peer has as many messages, then for what should not come.
+  DataHead message(size_t peer, size_t number) {
+    const TimeUs deadline_us = now_us() + 10'000'000;
+    while (peers_[peer]->answers_.size() <= number && now_us() < deadline_us) on_loop([] {});
+    return peers_[peer]->answers_.at(number);
+  }
+  void confirm(size_t peer, uint64_t mark) {
+    on_loop([this, peer, mark] {
+      DataHead head = peers_[peer]->head(mark);
+      head.type = DataType::kConfirmed;
+      peers_[peer]->send(head, {});
+    });
+  }
+};
+
+TEST_F(MarkingShardTest, MarksFollowAnswersAndAreStableWhenAllHaveConfirmedThem) {
+  for (uint64_t mark = 1; mark <= 2; ++mark) {
+    for (size_t peer = 0; peer < 2; ++peer) {
+      EXPECT_EQ(message(peer, 2 * mark - 1).type, DataType::kMark);
+      EXPECT_EQ(message(peer, 2 * mark - 1).round, mark);
+    }
+    confirm(1, mark);
+    EXPECT_EQ(peers_[0]->answers_.size(), 2 * mark);
+    confirm(0, mark);
+    for (size_t peer = 0; peer < 2; ++peer) {
+      EXPECT_EQ(message(peer, 2 * mark).type, DataType::kStable);
+      EXPECT_EQ(message(peer, 2 * mark).round, mark);
+    }
+  }
+}
+
+TEST_F(MarkingShardTest, AChildThatHasLeftIsNotWaitedFor) {
+  EXPECT_EQ(message(0, 1).type, DataType::kMark);
+  confirm(0, 1);
+  on_loop([this] { peers_[1]->goodbye(); });
+  EXPECT_EQ(message(0, 2).type, DataType::kStable);
+}
+
+TEST_F(MarkingShardTest, AChildThatConnectsAfterTheMarkIsNotTold) {
+  EXPECT_EQ(message(0, 1).type, DataType::kMark);
+  on_loop([this] { peers_[1]->goodbye(); });
+  on_loop([this] { peers_[1]->close(); });
+  auto late = connect(1);
+  on_loop([&] { late->hello(); });
+  confirm(0, 1);
+  EXPECT_EQ(message(0, 2).type, DataType::kStable);
+  EXPECT_TRUE(late->answers_.empty());
+  on_loop([&] { late.reset(); });
+}
+
+TEST_F(MarkingShardTest, OnlyTheClusterLevelConfirmsMarks) {
+  const auto other = connect(1);
+  other->level_ = Level::kRanks;
+  on_loop([&] {
+    other->hello();
+    DataHead head = other->head(1);
+    head.type = DataType::kConfirmed;
+    other->send(head, {});
+  });
+  EXPECT_TRUE(other->closed_);
+}
+
 }  // namespace
 }  // namespace byteps::summation

@@ -93,6 +93,65 @@ TEST_F(LosableLinkTest, TheResultOfTheNextRoundReplacesTheLastOne) {
   EXPECT_EQ(held(1, 2)->values.get(), memory) << "in the same memory";
 }
 
+class MarkedLinkTest : public LosableLinkTest {
+ protected:
+  void mark(DataType type, uint64_t number) {
+    DataHead head{.type = type, .epoch = 1};
+    head.round = number;
+    answer(head, "", type);
+  }
+  void finish(uint64_t tensor) {
+    enqueue({partition(static_cast<uint32_t>(tensor))});
+    answer(received_.back(), "abcdefgh");
+  }
+};
+
+TEST_F(MarkedLinkTest, WhatCameBeforeTheMarkBeforeAStableOneIsReleased) {
+  finish(1);
+  mark(DataType::kMark, 1);
+  EXPECT_EQ(received_.back().type, DataType::kConfirmed);
+  EXPECT_EQ(received_.back().round, 1u);
+  EXPECT_EQ(received_.back().rank, 3u);
+  finish(2);
+  mark(DataType::kStable, 1);
+  EXPECT_TRUE(held(1)) << "the next round may come soon, and use its memory";
+  mark(DataType::kMark, 2);
+  finish(3);
+  EXPECT_TRUE(held(1)) << "not confirmed by all";
+  mark(DataType::kStable, 2);
+  EXPECT_FALSE(held(1));
+  EXPECT_TRUE(held(2));
+  EXPECT_TRUE(held(3));
+  EXPECT_FALSE(held_.is_empty());
+  for (uint64_t number = 3; number <= 4; ++number) {
+    mark(DataType::kMark, number);
+    mark(DataType::kStable, number);
+  }
+  EXPECT_TRUE(held_.is_empty());
+  on_loop([this] { link_->fail_over(); });
+  drain();
+  EXPECT_EQ(outcomes_moved_.size(), 3u) << "a successor hears where the rounds are";
+}
+
+TEST_F(MarkedLinkTest, WhatAnotherServiceHasAnsweredStays) {
+  DataHead outcome = partition(7).head;
+  outcome.type = DataType::kResult;
+  held_.keep({.head = outcome, .values = std::make_shared<std::byte[]>(8), .text = {}, .at = nullptr});
+  on_loop([&] { link_->say_holds({outcome}); });
+  for (uint64_t number = 1; number <= 3; ++number) {
+    mark(DataType::kMark, number);
+    mark(DataType::kStable, number);
+  }
+  EXPECT_TRUE(held(7)) << "this service may still have to fetch it for another child";
+}
+
+TEST_F(MarkedLinkTest, AnUnknownMarkIsABrokenConnection) {
+  finish(1);
+  mark(DataType::kMark, 1);
+  mark(DataType::kStable, 2);
+  EXPECT_EQ(lost_.code(), StatusCode::kDataLoss);
+}
+
 TEST_F(LosableLinkTest, AFailureIsHeldBesideTheLastResult) {
   enqueue({partition(1)});
   answer(received_.back(), "abcdefgh");
