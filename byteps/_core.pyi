@@ -148,6 +148,7 @@ class Node:
         nbytes: int,
         dtype: int,
         op: int,
+        root: int,
         priority: int,
         shape: Sequence[int] | None,
         collective: int,

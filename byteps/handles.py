@@ -224,12 +224,13 @@ class InFlight:
         nbytes: int,
         dtype: int,
         op: int,
-        priority: int = 0,
-        shape: Sequence[int] | None = None,
+        root: int,
+        priority: int,
+        shape: Sequence[int] | None,
         collective: int = -1,
         timeout_s: float | None = None,
     ) -> Handle | None:
-        """Reduces host memory in place and waits: `start` and `Handle.wait` for small tensors.
+        """A push_pull of host memory in place: `start` and `Handle.wait` for small tensors.
 
         `owner` keeps the memory alive. After an interrupt (Ctrl-C) the push_pull stays in flight.
 
@@ -246,7 +247,7 @@ class InFlight:
                 raise _still_in_flight(name)
         try:
             kept = self.node.push_pull_and_wait(
-                name, owner, memory, nbytes, dtype, op, priority, shape, collective, timeout_s, self._keep
+                name, owner, memory, nbytes, dtype, op, root, priority, shape, collective, timeout_s, self._keep
             )
         except Exception as error:
             if isinstance(error, BytePSError) or name in self._handles:  # a signal's handler has raised

@@ -44,6 +44,7 @@ class Node(Protocol):
         nbytes: int,
         dtype: int,
         op: int,
+        root: int,
         priority: int,
         shape: Sequence[int] | None,
         collective: int,
@@ -120,13 +121,14 @@ class LocalNode:
         nbytes: int,
         dtype: int,
         op: int,
+        root: int,
         priority: int,
         shape: Sequence[int] | None,
         collective: int,
         timeout_s: float | None,
         keep: Callable[[str, object, int], object],
     ) -> None:
-        self.push_pull(name, memory, memory, nbytes, dtype, op, 0, priority)
+        self.push_pull(name, memory, memory, nbytes, dtype, op, root, priority)
 
     def refuse(self, name: str, why: str, step: int = 0) -> None:
         """Does nothing: no other rank waits for it."""

@@ -232,7 +232,7 @@ def push_pull_and_wait(
             shape = (nbytes // DTYPE_BYTES[dtype],)
         code = DTYPE_CODES[dtype]
         return in_flight.push_pull_and_wait(
-            name, owner, ptr, nbytes, code, op.value, priority, shape, collective, timeout_s
+            name, owner, ptr, nbytes, code, op.value, 0, priority, shape, collective, timeout_s
         )
     except Exception as error:
         in_flight.refuse(name, error)

@@ -107,10 +107,10 @@ Status wait_until(Node& node, protocol::Handle handle, std::optional<double> tim
 // Both steps in one call: between processes that sleep while they wait, each line of Python more
 // costs a microsecond, because the processor has to fetch the interpreter's code anew.
 py::object push_pull_and_wait(Node& node, std::string name, const py::object& owner, uintptr_t memory,
-                              uint64_t bytes, int dtype, int op, int priority,
+                              uint64_t bytes, int dtype, int op, int root, int priority,
                               const std::optional<Numbers>& dims, int64_t collective,
                               std::optional<double> timeout_s, const py::object& keep) {
-  const protocol::Handle handle = push_pull(node, name, memory, memory, bytes, dtype, op, 0, priority, 0,
+  const protocol::Handle handle = push_pull(node, name, memory, memory, bytes, dtype, op, root, priority, 0,
                                             dims, {}, collective, 0, nullptr);
   const Status status = wait_until(node, handle, timeout_s);
   if (!node.poll(handle)) {
@@ -175,8 +175,8 @@ void bind_node(py::module_& module) {
           },
           arg("handle"), arg("timeout_s") = py::none())
       .def("push_pull_and_wait", &push_pull_and_wait, arg("name"), arg("owner"), arg("memory"), arg("nbytes"),
-           arg("dtype"), arg("op"), arg("priority"), arg("shape"), arg("collective"), arg("timeout_s"),
-           arg("keep"))
+           arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("shape"), arg("collective"),
+           arg("timeout_s"), arg("keep"))
       .def(
           "announce", [](Node& node, protocol::Handle handle) { throw_if_failed(node.announce(handle)); },
           arg("handle"))

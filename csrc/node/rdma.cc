@@ -68,18 +68,20 @@ Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& i
   return cards;
 }
 
-std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards) {
+std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards,
+                                                std::unique_ptr<transport::Transport> tcp) {
   transport::RdmaOptions options;
   options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
   options.stream.handshake_timeout_s = config.timeout_s;
   options.spin_us = usable_cores() > 1 ? config.rdma_spin_us : 0;
-  return transport::make_rdma_transport(std::move(options), std::move(cards));
+  return transport::make_rdma_transport(std::move(options), std::move(cards), std::move(tcp));
 }
 
-Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip) {
+Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip,
+                                                        std::unique_ptr<transport::Transport> tcp) {
   auto cards = open_rdma_cards(config, ip);
   if (!cards) return cards.status();
-  return make_rdma(config, std::move(cards));
+  return make_rdma(config, std::move(cards), std::move(tcp));
 }
 
 Result<RdmaTrial> try_rdma_port(const NodeConfig& config, const std::string& device, int port,

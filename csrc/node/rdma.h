@@ -28,11 +28,13 @@ Result<std::vector<transport::rdma::PortReport>> choose_rdma_ports(const NodeCon
 // (BYTEPS_TRANSPORT=auto); other errors name the problem and the remedy.
 Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& ip);
 
-// The RDMA transport over these cards.
-std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards);
+// The RDMA transport over these cards. `tcp`: see transport::make_rdma_transport.
+std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards,
+                                                std::unique_ptr<transport::Transport> tcp = nullptr);
 
 // Opens the cards and makes the transport. Errors: those of open_rdma_cards.
-Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip);
+Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip,
+                                                        std::unique_ptr<transport::Transport> tcp);
 
 // The properties of an opened port, and whether it has the resources for a connection.
 struct RdmaTrial {

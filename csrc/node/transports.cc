@@ -46,19 +46,21 @@ OpenTransport open_shm(const NodeConfig& config, std::shared_ptr<transport::Shar
           .transport = open()};
 }
 
+std::unique_ptr<transport::Transport> make_resuming_tcp(const NodeConfig& config, TimeUs limit_us) {
+  std::random_device random;
+  return transport::make_resuming_transport(
+      make_tcp(config), {.nonce = uint64_t{random()} << 32 | random(), .limit_us = limit_us});
+}
+
 OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
   return {.name = "rdma",
           .title = "RDMA",
           .reach = Reach::kBetweenMachines,
           .listen_ip = ip,
           .is_required = config.transport == "rdma",
-          .transport = ip.empty() ? Opened(unimplemented("not opened")) : make_rdma(config, ip)};
-}
-
-std::unique_ptr<transport::Transport> make_resuming_tcp(const NodeConfig& config, TimeUs limit_us) {
-  std::random_device random;
-  return transport::make_resuming_transport(
-      make_tcp(config), {.nonce = uint64_t{random()} << 32 | random(), .limit_us = limit_us});
+          .transport = ip.empty()
+                           ? Opened(unimplemented("not opened"))
+                           : make_rdma(config, ip, make_resuming_tcp(config, resume_limit_us(config)))};
 }
 
 OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {

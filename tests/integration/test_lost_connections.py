@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
 from support.lost_training import PROGRAM, end_of
+from support.resets import reset_one, why_no_resets
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,35 +30,11 @@ def train(cluster: Cluster, *, workers: int, servers: int, hosted: bool) -> None
         cluster.start_rank(rank, str(STEPS), "0.05", program=PROGRAM, env=env)
 
 
-def reset_one(cluster: Cluster, number: int) -> bool:
-    """Resets a TCP connection between two processes of the job."""
-    pids = {member.pid for member in cluster.members.values()}
-    listing = subprocess.run(["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=True)
-    found = []
-    for line in listing.stdout.splitlines():
-        fields = line.split()
-        owners = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
-        if owners & pids:
-            found.append([address.rpartition(":")[2] for address in fields[2:4]])
-    if not found:
-        return False
-    here, there = sorted(found)[number % len(found)]
-    killed = subprocess.run(
-        ["ss", "-KtnH", "sport", "=", f":{here}", "dport", "=", f":{there}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return here in killed.stdout
-
-
 @pytest.fixture(autouse=True)
 def _can_reset() -> None:
-    if shutil.which("ss") is None:
-        pytest.skip("no command ss (Debian: iproute2), which resets connections")
-    probe = subprocess.run(["ss", "-KtnH", "sport", "=", ":1"], capture_output=True, text=True, check=False)
-    if "not permitted" in probe.stderr or probe.returncode != 0:
-        pytest.skip(f"ss -K cannot reset connections here: {probe.stderr.strip()}")
+    why_not = why_no_resets()
+    if why_not is not None:
+        pytest.skip(why_not)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +55,7 @@ def test_connections_are_reset_all_the_time(
             first.wait_for("step 2")
             count = 0
             while resets and first.process.poll() is None:
-                count += reset_one(cluster, 7 * count)
+                count += reset_one([member.pid for member in cluster.members.values()], 7 * count)
                 time.sleep(0.05)
             ends.append(end_of(cluster, workers=workers))
             lines = [line for member in cluster.members.values() for line in member.output.splitlines()]

@@ -36,7 +36,7 @@ def ranks(nodes: list[_core.Node]) -> list[InFlight]:
 def reduce(rank: InFlight, name: str, array: Array, timeout_s: float | None = DEADLINE_S) -> Handle | None:
     code = _core.DTYPE_CODES[array.dtype.name]
     return rank.push_pull_and_wait(
-        name, array, array.ctypes.data, array.nbytes, code, Sum.value, 0, array.shape, -1, timeout_s
+        name, array, array.ctypes.data, array.nbytes, code, Sum.value, 0, 0, array.shape, -1, timeout_s
     )
 
 

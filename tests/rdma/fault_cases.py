@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdma.pair import PATIENCE_S, PairJob, ip, losing
+from support.resets import reset_one, why_no_resets
 
 ENDS = {"BYTEPS_FAILOVER": "0"}  # the job ends when a server is lost
 # Of a rank whose connection has failed: it waits so long for a better reason.
@@ -112,6 +113,21 @@ def case_the_link_goes_down(folder: Path) -> None:
             ip("link", "set", "veth1", "up")
             ip("route", "replace", "10.77.0.2", "dev", "veth0", "src", "10.77.0.1", "table", "100")
             ip("route", "replace", "10.77.0.1", "dev", "veth1", "src", "10.77.0.2", "table", "101")
+
+
+def case_tcp_connections_are_reset(folder: Path) -> None:
+    """Those with which RDMA connections begin, and those to the scheduler."""
+    assert why_no_resets() is None, why_no_resets()
+    with PairJob(folder) as job:
+        start(job)
+        count = 0
+        for _ in range(12):
+            count += reset_one([member.pid for member in job.members.values()], 7 * count)
+            time.sleep(0.5)
+        check_goes_on(job)
+        assert not job.lines("raised"), job.describe()
+        again = job.lines("connected again after")
+        assert count > 6 and any(f":{job.port}: " not in line for line in again), job.describe()
 
 
 def case_the_device_is_removed(folder: Path) -> None:

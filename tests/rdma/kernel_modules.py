@@ -17,6 +17,7 @@ WANTED = (
     "overlay",  # something to write over them
     "crc32_generic",
     "crc32c_generic",
+    "tcp_diag",  # ss -K, which resets connections
     "veth",
     "ib_uverbs",
     "rdma_rxe",

@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 from byteps import runtime
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.handles import Handle
-from byteps.ops import DTYPE_BYTES, DTYPE_CODES, Buffer, ReduceOp
+from byteps.ops import DTYPE_BYTES, DTYPE_CODES, Buffer
 from byteps.runtime import Job
+from byteps.torch.c10d.blocking_call import BlockingCall
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
 from byteps.torch.c10d.progress import Awaited, Progress
-from byteps.torch.c10d.reduction import BlockingReduction
 from byteps.torch.c10d.rendezvous import join_group, join_world
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
@@ -64,23 +64,24 @@ class Channel(ABC):
             BytePSError: the push_pulls cannot be started, or the group is destroyed.
         """
 
-    def reduce_and_wait(
-        self, memory: Buffer, op: ReduceOp, timeout_s: float, go_on: Callable[[Handle, int], Progress]
+    def push_pull_and_wait(
+        self, memory: Buffer, op: int, root: int, timeout_s: float, go_on: Callable[[Handle, int], Progress]
     ) -> Progress | None:
-        """Reduces row-major host memory in place, and waits. Precondition: `is_joined`.
+        """A collective of one push_pull of row-major host memory in place. Precondition: `is_joined`.
 
         Args:
             memory: of the tensor.
-            op: the reduction.
+            op: the core's code.
+            root: rank of a broadcast.
             timeout_s: a limit of the wait.
-            go_on: called with the handle, and the number of the collective, if the reduction is
+            go_on: called with the handle, and the number of the collective, if the push_pull is
                 still in flight at the end: the time is over, or a signal's handler has raised.
 
         Returns:
             None, or what `go_on` has returned.
 
         Raises:
-            BytePSError: the reduction has failed, or the group is destroyed.
+            BytePSError: the push_pull has failed, or the group is destroyed.
         """
         with self._lock:
             job = self._job
@@ -96,7 +97,7 @@ class Channel(ABC):
         handle: Handle | None = None
         try:
             handle = in_flight.push_pull_and_wait(
-                name, owner, ptr, nbytes, DTYPE_CODES[dtype], op.value, 0, shape, number, timeout_s
+                name, owner, ptr, nbytes, DTYPE_CODES[dtype], op, root, 0, shape, number, timeout_s
             )
         except BytePSError as error:
             raise self.explain(error) from None
@@ -110,12 +111,12 @@ class Channel(ABC):
         return None if handle is None else go_on(handle, call)
 
     def waiting(self) -> list[Awaited]:
-        """Returns the calls of `reduce_and_wait` in which threads wait at the moment."""
+        """Returns the calls of `push_pull_and_wait` in which threads wait at the moment."""
         job = self._job
         return (
             []
             if job is None
-            else [BlockingReduction(job.in_flight, name) for name in job.in_flight.names.reserved(self.prefix)]
+            else [BlockingCall(job.in_flight, name) for name in job.in_flight.names.reserved(self.prefix)]
         )
 
     @abstractmethod

@@ -19,7 +19,7 @@ from byteps.torch.c10d.work import CollectiveWork, Group
 from byteps.torch.device import device_of
 from byteps.torch.tensor import own_memory, stage
 
-__all__ = ["Collective"]
+__all__ = ["Collective", "as_bytes"]
 
 Tensor = torch.Tensor
 
@@ -97,7 +97,7 @@ class Collective:
         self.reduce(staged.buffer, staged.buffer, op)
 
     def broadcast(self, source: Buffer, target: Buffer, root: int) -> None:
-        self._parts.append(_Part(_as_bytes(source), _as_bytes(target), None, root))
+        self._parts.append(_Part(as_bytes(source), as_bytes(target), None, root))
 
     def work(self, outputs: Any, given_s: float, group: Group, earlier: Sequence[Awaited] = ()) -> CollectiveWork:
         """Returns the Work of the collective, which has all its push_pulls now.
@@ -222,7 +222,8 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def _as_bytes(buffer: Buffer) -> Buffer:
+def as_bytes(buffer: Buffer) -> Buffer:
+    """Returns the memory as a broadcast sends it: without dtype and shape."""
     return buffer._replace(dtype="uint8", shape=None)
 
 

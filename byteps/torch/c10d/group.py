@@ -26,7 +26,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from byteps import runtime
 from byteps.handles import Handle
-from byteps.ops import Buffer, ReduceOp
+from byteps.ops import BROADCAST, Buffer, ReduceOp
 from byteps.torch.c10d.arguments import (
     as_list,
     as_lists,
@@ -41,7 +41,7 @@ from byteps.torch.c10d.arguments import (
 )
 from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, InnerGloo
 from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
-from byteps.torch.c10d.collective import Collective
+from byteps.torch.c10d.collective import Collective, as_bytes
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.reduction import Reduction
@@ -152,7 +152,7 @@ class BytePSGroup(ByGloo):
             memory = own_memory(tensors[0])
             reduce_op = None if memory is None else core_op(opts.reduceOp, ())
             if memory is not None and reduce_op is not None and self._channel.is_joined:
-                return self._reduce_and_wait(memory, tensors, reduce_op, opts)
+                return self._push_pull_and_wait(memory, tensors, reduce_op.value, 0, opts)
         tensors = as_list(tensors)
         check_one("allreduce", "tensors", tensors, "allreduce_coalesced")
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
@@ -208,6 +208,10 @@ class BytePSGroup(ByGloo):
     def broadcast(
         self, tensors: Tensors | Tensor, opts: Any = None, *, root: int | None = None, timeout: Any = None
     ) -> Any:
+        if type(opts) is BroadcastOptions and not opts.asyncOp and type(tensors) is list and len(tensors) == 1:
+            memory = own_memory(tensors[0])
+            if memory is not None and 0 <= opts.rootRank < self._size and self._channel.is_joined:
+                return self._push_pull_and_wait(as_bytes(memory), tensors, BROADCAST, opts.rootRank, opts)
         tensors = as_list(tensors)
         check_one("broadcast", "tensors", tensors, "broadcast for each")
         opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
@@ -321,16 +325,16 @@ class BytePSGroup(ByGloo):
             collective.reduce(memory, memory, op)
         return self._start(collective, tensors, opts)
 
-    def _reduce_and_wait(self, memory: Buffer, tensors: Tensors, op: ReduceOp, opts: Any) -> None:
+    def _push_pull_and_wait(self, memory: Buffer, tensors: Tensors, op: int, root: int, opts: Any) -> None:
         """Returns no Work, as torch's own groups do if the caller waits at once."""
         given_s = opts.timeout.total_seconds()
         limit_s = given_s if given_s > 0 else self.limit_s
-        progress = self._channel.reduce_and_wait(memory, op, limit_s, self._go_on_with)
+        progress = self._channel.push_pull_and_wait(memory, op, root, limit_s, self._go_on_with)
         if progress is not None:
             CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()  # raises TimeoutError
 
     def _go_on_with(self, handle: Handle, number: int) -> Progress:
-        """Returns the progress of a reduction that its thread has stopped waiting for."""
+        """Returns the progress of a collective that its thread has stopped waiting for."""
         progress = Progress(self._channel.explain)
         progress.number = number
         progress.begin((handle,))

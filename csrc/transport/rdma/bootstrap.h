@@ -25,7 +25,8 @@ struct EndpointOffer {
 };
 
 inline constexpr size_t kMaxCardBytes = 128;
-inline constexpr size_t kMaxOfferBytes = kMaxHeadBytes;
+// Leaves room for what transport/resume adds to a head.
+inline constexpr size_t kMaxOfferBytes = kMaxHeadBytes - 8;
 
 // Encodes an offer as the head of a frame without payload.
 std::string encode_offer(const EndpointOffer& offer);

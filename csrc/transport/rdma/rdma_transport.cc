@@ -105,9 +105,10 @@ class RdmaListener final : public Listener {
 
 class RdmaTransport final : public Transport {
  public:
-  RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics)
+  RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics,
+                std::unique_ptr<Transport> tcp)
       : options_(std::move(options)),
-        tcp_(make_tcp_transport(options_.stream)),
+        tcp_(tcp ? std::move(tcp) : make_tcp_transport(options_.stream)),
         viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()),
         rails_(std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>())) {
   }
@@ -187,8 +188,9 @@ void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs dead
 }  // namespace
 
 std::unique_ptr<Transport> make_rdma_transport(RdmaOptions options,
-                                               Result<std::vector<std::unique_ptr<rdma::Nic>>> nics) {
-  return std::make_unique<RdmaTransport>(std::move(options), std::move(nics));
+                                               Result<std::vector<std::unique_ptr<rdma::Nic>>> nics,
+                                               std::unique_ptr<Transport> tcp) {
+  return std::make_unique<RdmaTransport>(std::move(options), std::move(nics), std::move(tcp));
 }
 
 rdma::RegistrationCounts registration_counts(const Transport& rdma) {

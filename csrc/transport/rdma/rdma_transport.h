@@ -18,9 +18,11 @@ struct RdmaOptions {
   TimeUs introduction_timeout_us = 10'000'000;
 };
 
-// `nics`: those to use, in the order in which connections get them, or the reason for none.
+// `nics`: those to use, in the order in which connections get them, or the reason for none. `tcp`:
+// for the TCP connections; null: one without anything special. Both ends must have the same kind.
 std::unique_ptr<Transport> make_rdma_transport(RdmaOptions options,
-                                               Result<std::vector<std::unique_ptr<rdma::Nic>>> nics);
+                                               Result<std::vector<std::unique_ptr<rdma::Nic>>> nics,
+                                               std::unique_ptr<Transport> tcp = nullptr);
 
 // Sum of the memory registrations of the transport's NICs.
 rdma::RegistrationCounts registration_counts(const Transport& rdma);

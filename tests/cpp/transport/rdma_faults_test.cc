@@ -1,4 +1,8 @@
 // Failures of an RDMA connection with frames in flight: both ends report it once and name the peer.
+#include <optional>
+
+#include "support/log_reader.h"
+#include "support/tcp_relay.h"
 #include "transport/rdma_harness.h"
 
 namespace byteps::transport::rdma {
@@ -224,6 +228,48 @@ TEST_F(RdmaFaultsTest, LoopsMayStopUnderLoad) {
   EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
   loop(kA).stop();
   ends_ = {};
+}
+
+// TCP connections that are made anew (transport/resume) begin RDMA connections, and stay open.
+class RdmaResetTest : public RdmaFaultsTest {
+ protected:
+  void set_up_with_relay(TimeUs resume_limit_us = 20'000'000) {
+    const Process process{.resume_limit_us = resume_limit_us};
+    set_up(process, process);
+    relay_.emplace(acceptor_->address());
+    target_ = relay_->address();
+    ASSERT_NO_FATAL_FAILURE(connect());
+    start_both();
+    for (const int each : {kA, kB}) load(each);
+    ASSERT_TRUE(wait_for_more_frames(100));
+  }
+  std::optional<TcpRelay> relay_;
+};
+
+TEST_F(RdmaResetTest, FramesGoOnWhileTheTcpConnectionIsMadeAnew) {
+  set_up_with_relay();
+  for (int i = 0; i < 3; ++i) {
+    LogReader log;
+    relay_->reset_all();
+    ASSERT_TRUE(log.wait_for("connected again after"));
+    ASSERT_TRUE(wait_for_more_frames(100));
+  }
+  for (const int side : {kA, kB}) EXPECT_TRUE(recorders_[side].seen.get().closed.empty());
+  stop_load();
+}
+
+TEST_F(RdmaResetTest, WithoutAnotherTcpConnectionItEnds) {
+  set_up_with_relay(500'000);
+  relay_->close();
+  relay_->reset_all();
+  expect_both_told();
+}
+
+TEST_F(RdmaResetTest, TheEndOfThePeerIsNotAReset) {
+  set_up_with_relay();
+  destroy(kB);
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  stop_load();
 }
 
 }  // namespace

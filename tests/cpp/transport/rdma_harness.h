@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "support/fake_nic.h"
 #include "transport/harness.h"
 #include "transport/rdma/rdma_transport.h"
+#include "transport/resume/resuming_transport.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::transport::rdma {
 
@@ -20,6 +23,8 @@ struct Process {
   std::vector<FakeNicOptions> cards = {{}};
   TimeUs spin_us = 0;
   TimeUs introduction_timeout_us = 10'000'000;
+  // Of the TCP connections that the network resets; 0: they are not made anew.
+  TimeUs resume_limit_us = 0;
 };
 
 class RdmaTest : public testing::Test {
@@ -58,10 +63,16 @@ class RdmaTest : public testing::Test {
     transports_[side] = make_rdma_transport({.stream = {.credentials = test_credentials()},
                                              .spin_us = process.spin_us,
                                              .introduction_timeout_us = process.introduction_timeout_us},
-                                            std::move(nics));
+                                            std::move(nics), make_tcp(side, process.resume_limit_us));
+  }
+  static std::unique_ptr<Transport> make_tcp(int side, TimeUs resume_limit_us) {
+    auto tcp = make_tcp_transport({.credentials = test_credentials()});
+    if (resume_limit_us == 0) return tcp;
+    return make_resuming_transport(std::move(tcp),
+                                   {.nonce = static_cast<uint64_t>(side), .limit_us = resume_limit_us});
   }
   Result<std::unique_ptr<Connection>> try_connect() {
-    return connect_and_wait(*transports_[kA], loop(kA), acceptor_->address(), soon_us());
+    return connect_and_wait(*transports_[kA], loop(kA), target_.value_or(acceptor_->address()), soon_us());
   }
   void connect() {
     auto connected = try_connect();
@@ -105,6 +116,7 @@ class RdmaTest : public testing::Test {
   std::array<std::unique_ptr<Transport>, 2> transports_;
   std::array<std::vector<FakeNic*>, 2> cards_;
   std::unique_ptr<Acceptor> acceptor_;
+  std::optional<Address> target_;  // nullopt: the acceptor
   std::array<std::unique_ptr<Connection>, 2> ends_;
 };
 
