@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 __all__ = ["AUTOMATIC_NAMES", "UNNAMED", "CallNames"]
 
@@ -14,19 +14,25 @@ AUTOMATIC_NAMES = 256
 UNNAMED = "byteps.unnamed"  # the family of tensors to which the user gives no name
 
 
+class _Counters(dict[str, "count[int]"]):
+    """A counter from 0 for each family. `next` of one is atomic, as it runs no Python code."""
+
+    def __missing__(self, family: str) -> count[int]:
+        return self.setdefault(family, count())
+
+
 class CallNames:
     """The families of names of one job. All methods are thread-safe."""
 
     def __init__(self) -> None:
-        self._next: Counter[str] = Counter()
-        self._numbers: Counter[str] = Counter()
+        self._names = _Counters()
+        self._numbers = _Counters()
         self._reserved: set[str] = set()
         self._on_release: dict[str, list[Callable[[], object]]] = {}
 
     def next_number(self, family: str) -> int:
         """Returns the next number of a family, from 1, modulo 2**32."""
-        number = self._numbers[family] = self._numbers[family] % 2**32 + 1
-        return number
+        return next(self._numbers[family]) % 2**32 + 1
 
     def next_name(self, family: str) -> str:
         """Returns the next name of a bounded cycle of names.
@@ -35,9 +41,7 @@ class CallNames:
         together, and the program must use them in the same order on all ranks. Waits if the name is
         reserved.
         """
-        number = self._next[family]
-        self._next[family] = (number + 1) % AUTOMATIC_NAMES
-        name = f"{family}.{number}"
+        name = f"{family}.{next(self._names[family]) % AUTOMATIC_NAMES}"
         if name in self._reserved:
             released = threading.Event()
             self.on_release(name, released.set)

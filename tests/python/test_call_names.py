@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -41,3 +42,23 @@ def test_callbacks_come_at_the_release_or_at_once() -> None:
     names.release("a.0")
     names.on_release("a.0", lambda: called.append("at once"))
     assert called == ["later", "at once"]
+
+
+def test_threads_get_different_names_and_numbers() -> None:
+    names = CallNames()
+    got: list[tuple[str, int]] = []
+    threads = [
+        threading.Thread(target=lambda: got.extend((names.next_name("a"), names.next_number("a")) for _ in range(64)))
+        for _ in range(4)
+    ]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({name for name, _ in got}) == len(got) == AUTOMATIC_NAMES
+    assert {number for _, number in got} == set(range(1, len(got) + 1))

@@ -113,11 +113,9 @@ class Channel(ABC):
     def waiting(self) -> list[Awaited]:
         """Returns the calls of `push_pull_and_wait` in which threads wait at the moment."""
         job = self._job
-        return (
-            []
-            if job is None
-            else [BlockingCall(job.in_flight, name) for name in job.in_flight.names.reserved(self.prefix)]
-        )
+        if job is None:
+            return []
+        return [BlockingCall(job.in_flight, name) for name in job.in_flight.names.reserved(self.prefix)]
 
     @abstractmethod
     def explain(self, error: BytePSError) -> BytePSError:
