@@ -8,6 +8,7 @@ MEASURES = (
     "plan",
     "bad_networks",
     "changing_links",
+    "faults",
     "one_machine",
     "latency",
     "c10d",
