@@ -41,6 +41,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void on_turn() override;
   void read_frames();
   void sleep_until_worthwhile();
+  bool may_leave_unread();
   void write_frames();
   void on_end_of_stream();
   void on_write_error(int error_number);
@@ -62,6 +63,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   std::optional<Status> unreported_;  // the connection ended before start()
   uint32_t interest_ = 0;             // events that the loop watches for
   int wake_bytes_ = 1;                // see wake_at()
+  bool may_leave_unread_ = false;     // stays true
   bool blocked_ = false;              // the kernel's send buffer is full
   bool closing_ = false;              // close_when_sent() was called
   bool turn_requested_ = false;

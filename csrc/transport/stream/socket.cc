@@ -88,6 +88,10 @@ void limit_tcp_silence(int fd, TimeUs limit_us) {
 
 void wake_at(int fd, int bytes) { setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); }
 
+size_t receive_buffer_bytes(int fd) {
+  return static_cast<size_t>(std::max(0, get_option(fd, SOL_SOCKET, SO_RCVBUF)));
+}
+
 uint64_t untaken_bytes(int fd) {
   int bytes = 0;
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;

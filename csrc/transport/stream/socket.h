@@ -37,6 +37,9 @@ void limit_tcp_silence(int fd, TimeUs limit_us);
 // send more (SO_RCVLOWAT).
 void wake_at(int fd, int bytes);
 
+// Size of the kernel's receive buffer, which it adapts to the traffic unless the size was set.
+size_t receive_buffer_bytes(int fd);
+
 // Bytes written but not received: by the peer's kernel (TCP) or process (Unix sockets, where
 // overhead counts, too).
 uint64_t untaken_bytes(int fd);
