@@ -85,9 +85,11 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},       // 128 for each reducer host
-           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},       // the minimum
-           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},         // small tensors
+           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},  // 128 for each reducer host
+           Case{reducer_hosts(16, 100), 64 << 20, 32 * kib},   // the minimum
+           Case{reducer_hosts(4, 200), 1 << 20, 32 * kib},     // small tensors
+           Case{reducer_hosts(4, 600), 1 << 20, 75'000},       // a millisecond of the card
+           Case{reducer_hosts(4, 2000), 1 << 20, 128 * kib},
            Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},     // the maximum
            Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},    // fast cards
            Case{reducer_hosts(32, 100'000), 64 << 20, 512 * kib},   // many machines: the same,
