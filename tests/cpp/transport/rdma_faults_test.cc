@@ -267,7 +267,7 @@ TEST_F(RdmaResetTest, WithoutAnotherTcpConnectionItEnds) {
 
 TEST_F(RdmaResetTest, TheEndOfThePeerIsNotAReset) {
   set_up_with_relay();
-  destroy(kB);
+  run_on(loop(kB), [this] { end(kB).close(); });
   EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
   stop_load();
 }
