@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from byteps.buffer import DTYPE_BYTES, DTYPE_CODES, Buffer
 from byteps.call_names import UNNAMED, CallNames
 from byteps.callbacks import Callbacks
 from byteps.device import Transfer
@@ -219,20 +220,16 @@ class InFlight:
     def push_pull_and_wait(
         self,
         name: str,
-        owner: object,
-        memory: int,
-        nbytes: int,
-        dtype: int,
+        memory: Buffer,
         op: int,
         root: int,
-        priority: int,
-        shape: Sequence[int] | None,
+        priority: int = 0,
         collective: int = -1,
         timeout_s: float | None = None,
     ) -> Handle | None:
-        """A push_pull of host memory in place: `start` and `Handle.wait` for small tensors.
+        """A push_pull of row-major host memory in place: `start` and `Handle.wait` in one call.
 
-        `owner` keeps the memory alive. After an interrupt (Ctrl-C) the push_pull stays in flight.
+        After an interrupt (Ctrl-C) the push_pull stays in flight.
 
         Returns:
             None: it is done. A handle: it is not done after `timeout_s`, and stays in flight.
@@ -245,9 +242,13 @@ class InFlight:
             self._complete_if_done(busy)
             if name in self._handles:
                 raise _still_in_flight(name)
+        ptr, nbytes, dtype, owner, shape, _, _ = memory
+        if shape is None:
+            shape = (nbytes // DTYPE_BYTES[dtype],)
+        code = DTYPE_CODES[dtype]
         try:
             kept = self.node.push_pull_and_wait(
-                name, owner, memory, nbytes, dtype, op, root, priority, shape, collective, timeout_s, self._keep
+                name, owner, ptr, nbytes, code, op, root, priority, shape, collective, timeout_s, self._keep
             )
         except Exception as error:
             if isinstance(error, BytePSError) or name in self._handles:  # a signal's handler has raised

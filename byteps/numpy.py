@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from byteps.buffer import DTYPE_CODES, Buffer
 from byteps.ops import (
-    DTYPE_CODES,
-    Buffer,
     Handle,
     ReduceOp,
     broadcast_buffer,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from byteps import _core
+from byteps.buffer import DTYPE_BYTES, DTYPE_CODES, Buffer
 from byteps.call_names import UNNAMED
-from byteps.device import Device, Transfer
+from byteps.device import Transfer
 from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
 from byteps.handles import Handle, InFlight
 from byteps.runtime import Job, current_job
@@ -46,8 +46,6 @@ __all__ = [
     "unsupported_dtype",
 ]
 
-DTYPE_CODES = _core.DTYPE_CODES
-DTYPE_BYTES = _core.DTYPE_BYTES
 BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
@@ -70,18 +68,6 @@ Sum = ReduceOp.Sum
 Min = ReduceOp.Min
 Max = ReduceOp.Max
 Product = ReduceOp.Product
-
-
-class Buffer(NamedTuple):
-    """The memory of a tensor."""
-
-    ptr: int
-    nbytes: int
-    dtype: str  # a key of `_core.DTYPE_CODES`
-    owner: object  # keeps the memory alive
-    shape: Sequence[int] | None = None  # the same on all ranks; None: one dimension
-    order: Sequence[int] = ()  # order of the dimensions in memory; empty: row-major
-    device: Device | None = None  # whose memory it is; None: the host's
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -225,15 +211,9 @@ def push_pull_and_wait(
     check_name(name)
     try:  # like one_call, but without its cost
         check_priority(name, priority)
-        ptr, nbytes, dtype, owner, shape, order, device = memory
-        if order or device is not None:
+        if memory.order or memory.device is not None:
             raise InternalError(f"push_pull_and_wait of '{name}': expected row-major host memory")
-        if shape is None:
-            shape = (nbytes // DTYPE_BYTES[dtype],)
-        code = DTYPE_CODES[dtype]
-        return in_flight.push_pull_and_wait(
-            name, owner, ptr, nbytes, code, op.value, 0, priority, shape, collective, timeout_s
-        )
+        return in_flight.push_pull_and_wait(name, memory, op.value, 0, priority, collective, timeout_s)
     except Exception as error:
         in_flight.refuse(name, error)
         raise

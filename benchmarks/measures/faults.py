@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.harness.alternate import Figures, alternate
 from benchmarks.harness.results import Case, Recorder
 from benchmarks.lab import Impairments, Lab
+from benchmarks.lab.lab import INTERFACE
 from benchmarks.peers import launch
 from benchmarks.peers.testbeds import OnHosts, base_environment
 
@@ -157,7 +158,8 @@ def torchrun_steps() -> Iterator[tuple[Steps, Callable[[], int]]]:
             command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{lab.hosts[0].address}:{_RENDEZVOUS_PORT}"]
             command += ["--rdzv-conf", f"is_host={int(host.number == 0)}", "--local-addr", host.address]
             command += [*_PROGRAM, "torchrun", str(TENSOR_BYTES)]
-            environment = {"GLOO_SOCKET_IFNAME": "eth0"}
+            # With one store for all rounds, new workers find the addresses of the old ones.
+            environment = {"GLOO_SOCKET_IFNAME": INTERFACE, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
             agents.append(_start(lab, host.number, command, environment, path))
 
         def worker() -> int:

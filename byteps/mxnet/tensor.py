@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeAlias
 import mxnet as mx
 
 from byteps import _core
+from byteps.buffer import DTYPE_CODES
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.native import Description, describe
-from byteps.ops import DTYPE_CODES, unsupported_dtype
+from byteps.ops import unsupported_dtype
 
 __all__ = ["Staged", "copy_to_all", "stage", "sum_of_devices"]
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from byteps import ops
+from byteps.buffer import DTYPE_CODES
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.per_job import PerJob
 from byteps.runtime import current_job
@@ -19,7 +20,7 @@ from byteps.tensorflow.native import EXCEPTIONS
 
 __all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "one_call", "variable_names"]
 
-DTYPES = [tf.as_dtype(name) for name in ops.DTYPE_CODES]
+DTYPES = [tf.as_dtype(name) for name in DTYPE_CODES]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

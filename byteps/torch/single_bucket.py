@@ -7,11 +7,11 @@ from typing import cast
 
 import torch
 
+from byteps.buffer import DTYPE_CODES
 from byteps.compression import sends_as_is
 from byteps.device import Device, Transfer
 from byteps.errors import InvalidArgumentError
 from byteps.handles import InFlight
-from byteps.ops import DTYPE_CODES
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
 from byteps.torch.device import device_of
 from byteps.torch.options import ReducerOptions

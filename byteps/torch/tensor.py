@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from byteps.buffer import DTYPE_CODES, Buffer
 from byteps.device import Device
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import DTYPE_CODES, Buffer, unsupported_dtype
+from byteps.ops import unsupported_dtype
 from byteps.torch.device import device_of
 
 __all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "own_memory", "stage"]

@@ -43,12 +43,6 @@ MutableBytes map_aligned(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-std::shared_ptr<std::byte[]> shared_pages(size_t bytes) {
-  if (bytes < kPageBytes) return std::make_shared_for_overwrite<std::byte[]>(bytes);
-  const MutableBytes mapped = map_aligned(round_up(bytes, kPageBytes), kPageBytes);
-  return {mapped.data(), [mapped](std::byte*) { munmap(mapped.data(), mapped.size()); }};
-}
-
 Slab::Slab(size_t bytes) {
   const bool is_huge = bytes >= kHugePageBytes;
   bytes_ = map_aligned(round_up(bytes, kPageBytes), is_huge ? kHugePageBytes : kPageBytes);

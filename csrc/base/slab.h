@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -34,10 +33,6 @@ class SlabObserver {
  protected:
   ~SlabObserver() = default;
 };
-
-// Uninitialised memory that goes back to the system when the last owner is gone. malloc keeps that of
-// a thread for the thread. Throws OutOfMemory.
-std::shared_ptr<std::byte[]> shared_pages(size_t bytes);
 
 class Slab {
  public:

@@ -1,15 +1,21 @@
 #include "worker/held_results.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
-
-#include "base/slab.h"
 
 namespace byteps::worker {
 
 using protocol::DataHead;
 using protocol::Key;
+
+namespace {
+
+constexpr uint64_t kWorthTrimmingBytes = 16 << 20;
+
+}  // namespace
 
 HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes, bool is_stored) {
   {
@@ -23,7 +29,7 @@ HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes, bool
       if (last.head.bytes == bytes && values.use_count() == 2) return values;
     }
   }
-  return shared_pages(bytes);
+  return std::make_shared_for_overwrite<std::byte[]>(bytes);
 }
 
 void HeldResults::keep(Held held) {
@@ -58,12 +64,19 @@ uint64_t HeldResults::last_order() const {
 }
 
 void HeldResults::release(const Link* link, uint64_t order) {
-  MutexLock lock(mutex_);
-  for (auto& [key, outcomes] : held_) {
-    std::optional<Held>& result = outcomes.result;
-    const bool is_everywhere = result && result->at == link && result->order <= order;
-    if (is_everywhere && !result->rounds) result->values = nullptr;
+  uint64_t released_bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [key, outcomes] : held_) {
+      std::optional<Held>& result = outcomes.result;
+      const bool is_everywhere = result && result->at == link && result->order <= order;
+      if (!is_everywhere || result->rounds || !result->values) continue;
+      result->values = nullptr;
+      released_bytes += result->head.bytes;
+    }
   }
+  // Else the allocator keeps it for this thread.
+  if (released_bytes >= kWorthTrimmingBytes) malloc_trim(0);
 }
 
 void HeldResults::forget(const std::vector<protocol::ForgottenKeys>& keys) {

@@ -16,6 +16,7 @@ import pytest
 from support.nodes import DEADLINE_S, job
 
 from byteps import Sum, _core
+from byteps.buffer import Buffer
 from byteps.errors import InvalidArgumentError, TimeoutError
 from byteps.handles import Handle, InFlight
 
@@ -34,10 +35,8 @@ def ranks(nodes: list[_core.Node]) -> list[InFlight]:
 
 
 def reduce(rank: InFlight, name: str, array: Array, timeout_s: float | None = DEADLINE_S) -> Handle | None:
-    code = _core.DTYPE_CODES[array.dtype.name]
-    return rank.push_pull_and_wait(
-        name, array, array.ctypes.data, array.nbytes, code, Sum.value, 0, 0, array.shape, -1, timeout_s
-    )
+    memory = Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array, array.shape)
+    return rank.push_pull_and_wait(name, memory, Sum.value, 0, timeout_s=timeout_s)
 
 
 def beside(rank: InFlight, name: str, array: Array) -> threading.Thread:

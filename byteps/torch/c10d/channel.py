@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from byteps import runtime
+from byteps.buffer import Buffer
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.handles import Handle
-from byteps.ops import DTYPE_BYTES, DTYPE_CODES, Buffer
 from byteps.runtime import Job
 from byteps.torch.c10d.blocking_call import BlockingCall
 from byteps.torch.c10d.group_info import GroupInfo
@@ -92,13 +92,9 @@ class Channel(ABC):
             number = in_flight.names.next_number(self.prefix)
             name = in_flight.automatic_name(self.prefix)
             in_flight.names.reserve(name)  # the push_pull starts without the lock
-        ptr, nbytes, dtype, owner, *_ = memory
-        shape = (nbytes // DTYPE_BYTES[dtype],)
         handle: Handle | None = None
         try:
-            handle = in_flight.push_pull_and_wait(
-                name, owner, ptr, nbytes, DTYPE_CODES[dtype], op, root, 0, shape, number, timeout_s
-            )
+            handle = in_flight.push_pull_and_wait(name, memory, op, root, 0, number, timeout_s)
         except BytePSError as error:
             raise self.explain(error) from None
         except BaseException:
