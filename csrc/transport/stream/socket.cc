@@ -17,6 +17,12 @@ namespace {
 // Two packets of the largest size that the kernel sends at once (GSO).
 constexpr int kUnsentBytes = 128 << 10;
 
+// Not in <netinet/tcp.h>.
+constexpr int kTcpRtoMinUs = 45;
+constexpr int kTcpDelackMaxUs = 46;
+constexpr int kLeastTimeoutUs = 30'000;  // above the next one
+constexpr int kMostDelayUs = 20'000;     // two ticks of the slowest kernels, which is the least
+
 int get_option(int fd, int level, int option) {
   int value = 0;
   socklen_t length = sizeof value;
@@ -68,6 +74,8 @@ Result<Address> adopt_listening_socket(int fd) {
 void tune_tcp(int fd) {
   enable(fd, IPPROTO_TCP, TCP_NODELAY);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
+  setsockopt(fd, IPPROTO_TCP, kTcpRtoMinUs, &kLeastTimeoutUs, sizeof kLeastTimeoutUs);
+  setsockopt(fd, IPPROTO_TCP, kTcpDelackMaxUs, &kMostDelayUs, sizeof kMostDelayUs);
 }
 
 // While data is in flight, the kernel retransmits it until the user timeout. When there is none,

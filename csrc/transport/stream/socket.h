@@ -26,6 +26,9 @@ Result<Address> adopt_listening_socket(int fd);
 // - TCP_NODELAY: frames are written whole, so waiting for more bytes (RFC 896) gains nothing.
 // - TCP_NOTSENT_LOWAT: limits unsent bytes in the kernel, which later urgent frames cannot
 //   overtake.
+// - TCP_RTO_MIN_US and TCP_DELACK_MAX_US (Linux 6.15): when the last packet before a pause is lost,
+//   nothing but time tells, and all ranks wait for it. Linux lets 200 ms pass at least, because the
+//   receiver may hold back an acknowledgement; our receivers do so for a shorter time.
 void tune_tcp(int fd);
 
 // TCP: breaks the connection (ETIMEDOUT) when the peer's machine has not acknowledged data or
