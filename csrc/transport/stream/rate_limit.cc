@@ -20,10 +20,10 @@ constexpr const char* kReno = "reno";  // every process may choose it
 constexpr uint64_t kLookEveryBytes = 2 << 20;
 constexpr double kRememberedBytes = 16 << 20;
 
-// A window grows by a packet in each round trip, so after a loss a long path stays slow for long.
-constexpr TimeUs kShortRttUs = 2'000;
-// Retransmissions delay a partition even where the rate is kept up.
-constexpr double kFewLosses = 0.002;
+// Longer ones are those of connections that have seen no packet come back.
+constexpr TimeUs kLongestRttUs = 2'000'000;
+// Where more is lost, timeouts decide, which the formula of suits_reno does not know.
+constexpr double kFewLosses = 0.02;
 // The window that reno keeps up must be larger than what the rate needs by this factor.
 constexpr double kEasily = 2;
 
@@ -31,10 +31,14 @@ constexpr double kEasily = 2;
 constexpr uint64_t kLargeWindowBytes = 96 << 10;
 constexpr uint64_t kGrowthBytes = 256 << 10;
 
-// Parts of a limit: above the first it is reached, below the second it is far away.
-constexpr double kReached = 0.9;
-constexpr double kFarAway = 0.5;
+// Parts of a limit: above the first it is reached, though headers and what is sent again count, too;
+// below the second it is far away. A connection with the headroom that the connections of a full
+// link have lies between them.
+constexpr double kReached = 0.92;
+constexpr double kFarAway = 0.7;
+constexpr double kHeadroomStep = 1.25;
 constexpr double kMostHeadroom = 64;
+constexpr TimeUs kLeastBusyUs = 10'000;  // the kernel counts milliseconds
 
 std::string congestion_control(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
@@ -50,13 +54,14 @@ void say_once(const std::string& own) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
   BPS_LOG(kInfo) << "connections with a limited rate use reno instead of " << own
-                 << " while their path is short and loses nothing: " << own << " slows down under a limit";
+                 << " while their path loses so little that it reaches the limit: " << own
+                 << " slows down under a limit";
 }
 
 }  // namespace
 
 bool suits_reno(const PathQuality& path, uint64_t bytes_per_s) {
-  if (path.min_rtt_us > kShortRttUs || path.loss > kFewLosses) return false;
+  if (path.min_rtt_us > kLongestRttUs || path.loss > kFewLosses) return false;
   const double packets = static_cast<double>(bytes_per_s) * static_cast<double>(path.min_rtt_us) / 1e6 /
                          static_cast<double>(std::max<uint32_t>(path.packet_bytes, 1));
   return path.loss <= 0 || packets * kEasily <= 1.22 / std::sqrt(path.loss);
@@ -72,11 +77,13 @@ void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
   sent_ = kRememberedBytes;
 }
 
-void Headroom::look(uint64_t delivered_bytes_per_s, uint64_t bytes_per_s) {
-  const auto delivered = static_cast<double>(delivered_bytes_per_s);
-  const double limit = factor_ * static_cast<double>(bytes_per_s);
-  if (delivered >= kReached * limit) factor_ = std::min(2 * factor_, kMostHeadroom);
-  if (delivered < kFarAway * limit) factor_ = std::max(factor_ / 2, kLeast);
+void Headroom::look(uint64_t acknowledged_bytes, TimeUs busy_us, uint64_t bytes_per_s) {
+  if (busy_us < seen_busy_us_ + kLeastBusyUs) return;
+  const double seconds = static_cast<double>(busy_us - std::exchange(seen_busy_us_, busy_us)) / 1e6;
+  const uint64_t bytes = acknowledged_bytes - std::exchange(seen_bytes_, acknowledged_bytes);
+  const double part = static_cast<double>(bytes) / seconds / (factor_ * static_cast<double>(bytes_per_s));
+  if (part >= kReached) factor_ = std::min(kHeadroomStep * factor_, kMostHeadroom);
+  if (part < kFarAway) factor_ = std::max(factor_ / kHeadroomStep, kLeast);
 }
 
 void RateLimit::set(int fd, uint64_t bytes_per_s) {
@@ -113,7 +120,7 @@ void RateLimit::choose_congestion_control(int fd) {
   unlooked_bytes_ = 0;
   const PathQuality path = look(fd);
   suits_reno_ = suits_reno(path, bytes_per_s_);
-  if (!suits_reno_ && !uses_reno_) headroom_.look(path.delivered_bytes_per_s, bytes_per_s_);
+  if (!suits_reno_ && !uses_reno_) headroom_.look(path.acknowledged_bytes, path.busy_us, bytes_per_s_);
   // BBR's window does not become large at every rate, so one attempt has to do.
   grows_ = suits_reno_ && !grows_ && path.window_bytes < kLargeWindowBytes;
   use_reno(fd, suits_reno_ && !grows_);
@@ -134,7 +141,8 @@ PathQuality RateLimit::look(int fd) {
           .loss = losses_.loss(),
           .packet_bytes = statistics->packet_bytes,
           .window_bytes = statistics->window_bytes,
-          .delivered_bytes_per_s = statistics->delivered_bytes_per_s};
+          .acknowledged_bytes = statistics->acknowledged_bytes,
+          .busy_us = statistics->busy_us};
 }
 
 }  // namespace byteps::transport

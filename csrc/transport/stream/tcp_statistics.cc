@@ -21,8 +21,7 @@ std::optional<TcpStatistics> tcp_statistics(int fd) {
                        .resent_bytes = info.tcpi_bytes_retrans,
                        .min_rtt_us = info.tcpi_min_rtt,
                        .packet_bytes = info.tcpi_snd_mss,
-                       .window_bytes = uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss,
-                       .delivered_bytes_per_s = info.tcpi_delivery_rate};
+                       .window_bytes = uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss};
 }
 
 }  // namespace byteps::transport

@@ -17,9 +17,8 @@ struct TcpStatistics {
   uint64_t resent_bytes = 0;
   // Shortest round trip of the last minutes; before the first one very long.
   TimeUs min_rtt_us = 0;
-  uint32_t packet_bytes = 0;           // payload of a packet
-  uint64_t window_bytes = 0;           // congestion window
-  uint64_t delivered_bytes_per_s = 0;  // of late, where the sender was not the limit
+  uint32_t packet_bytes = 0;  // payload of a packet
+  uint64_t window_bytes = 0;  // congestion window
 };
 
 // Nullopt: not a TCP socket, or a kernel older than Linux 4.10.

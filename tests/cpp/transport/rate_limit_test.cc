@@ -97,7 +97,7 @@ TEST(RateLimit, KeepsBbrWhileThePathIsUnknown) {
   RateLimit limit;
   limit.set(fd->get(), 1'000'000);
   EXPECT_EQ(congestion_control(fd->get()), "bbr");
-  EXPECT_EQ(pacing_rate(fd->get()), 1'250'000u);
+  EXPECT_EQ(pacing_rate(fd->get()), 1'150'000u);
 }
 
 TEST(RateLimit, KeepsWhatReactsToLosses) {
@@ -117,32 +117,64 @@ TEST(SuitsReno, OnlyWhereItReachesTheRateWithEase) {
     bool suits;
   };
   for (const Case& each : {
-           Case{200, 0, 25'000'000, true},          // a switched network at 200 Mbit/s
-           Case{200, 0, 12'500'000'000, true},      // 100 Gbit/s without losses
-           Case{40'000, 0, 25'000'000, false},      // long
-           Case{200, 0.01, 25'000'000, false},      // lossy
-           Case{200, 0.001, 25'000'000, true},      // 3.5 packets of 38 that reno keeps in flight
-           Case{1'000, 0.001, 125'000'000, false},  // 86 of 38
+           Case{200, 0, 25'000'000, true},           // a switched network at 200 Mbit/s
+           Case{200, 0, 12'500'000'000, true},       // 100 Gbit/s without losses
+           Case{40'000, 0, 25'000'000, true},        // long
+           Case{40'000, 0.0001, 25'000'000, false},  // 690 packets of 122
+           Case{kNever, 0, 1, false},                // unknown
+           Case{200, 0.01, 25'000'000, true},        // lossy: 3.5 packets of 12
+           Case{200, 0.01, 125'000'000, false},      // 17 of 12
+           Case{200, 0.06, 2'500'000, false},        // so lossy that timeouts decide
+           Case{200, 0.001, 25'000'000, true},       // 3.5 packets of 38 that reno keeps in flight
+           Case{1'000, 0.001, 125'000'000, false},   // 86 of 38
        }) {
     EXPECT_EQ(suits_reno({.min_rtt_us = each.rtt_us, .loss = each.loss}, each.bytes_per_s), each.suits)
         << each.rtt_us << " us, " << each.loss << ", " << each.bytes_per_s;
   }
 }
 
-TEST(Headroom, RisesWhileTheLimitIsReachedAndFallsAgain) {
-  Headroom headroom;
-  EXPECT_EQ(headroom.factor(), 1.25);
-  headroom.look(1'000'000, 1'000'000);
-  EXPECT_EQ(headroom.factor(), 1.25) << "the wanted rate, but not the limit";
-  for (int i = 0; i < 3; ++i)
-    headroom.look(static_cast<uint64_t>(headroom.factor() * 1e6), 1'000'000);  // a fast path
-  EXPECT_EQ(headroom.factor(), 10);
-  headroom.look(6'000'000, 1'000'000);
-  EXPECT_EQ(headroom.factor(), 10);
-  for (int i = 0; i < 9; ++i) headroom.look(900'000, 1'000'000);
-  EXPECT_EQ(headroom.factor(), 1.25) << "never less";
-  for (int i = 0; i < 99; ++i) headroom.look(~uint64_t{0} / 2, 1'000'000);
-  EXPECT_EQ(headroom.factor(), 64) << "never without an end";
+class HeadroomTest : public testing::Test {
+ protected:
+  // Delivers for a second at this rate; the wanted one is 1,000,000.
+  void deliver(double bytes_per_s) {
+    acknowledged_bytes_ += static_cast<uint64_t>(bytes_per_s);
+    busy_us_ += 1'000'000;
+    headroom_.look(acknowledged_bytes_, busy_us_, 1'000'000);
+  }
+  Headroom headroom_;
+  uint64_t acknowledged_bytes_ = 0;
+  TimeUs busy_us_ = 0;
+};
+
+TEST_F(HeadroomTest, RisesWhileTheLimitIsReachedAndFallsAgain) {
+  EXPECT_EQ(headroom_.factor(), 1.15);
+  deliver(1'000'000);
+  EXPECT_EQ(headroom_.factor(), 1.15) << "the wanted rate, but not the limit";
+  for (int i = 0; i < 10; ++i) deliver(headroom_.factor() * 0.95e6);  // a fast path; headers count
+  EXPECT_NEAR(headroom_.factor(), 10.7, 0.05);
+  deliver(8'000'000);
+  EXPECT_NEAR(headroom_.factor(), 10.7, 0.05);
+  for (int i = 0; i < 20; ++i) deliver(900'000);
+  EXPECT_EQ(headroom_.factor(), 1.15) << "never less";
+  for (int i = 0; i < 99; ++i) deliver(1e12);
+  EXPECT_EQ(headroom_.factor(), 64) << "never without an end";
+}
+
+// Connections of a full link, all with the same headroom, get what they want, less what is lost.
+TEST_F(HeadroomTest, DoesNotRiseOnAFullLinkWhoseSpeedIsKnown) {
+  for (int i = 0; i < 10; ++i) deliver(980'000);
+  EXPECT_EQ(headroom_.factor(), 1.15);
+  for (int i = 0; i < 3; ++i) deliver(2'000'000);  // the others had little to send
+  EXPECT_GT(headroom_.factor(), 1.4);
+  for (int i = 0; i < 3; ++i) deliver(980'000);
+  EXPECT_EQ(headroom_.factor(), 1.15);
+}
+
+TEST_F(HeadroomTest, WaitsUntilTheKernelsTimeIsExactEnough) {
+  headroom_.look(50'000, 9'000, 1'000'000);
+  EXPECT_EQ(headroom_.factor(), 1.15);
+  headroom_.look(50'000, 10'000, 1'000'000);
+  EXPECT_GT(headroom_.factor(), 1.15);
 }
 
 TEST(LossMeter, RecentBytesCountMore) {
