@@ -70,8 +70,7 @@ void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
   round_ = start.round;
   const size_t num_runs = std::min<size_t>(loop_states_.size(), start.connections);
   runs_left_ = num_runs;
-  bytes_per_s_ = 0;
-  rtt_us_ = 0;
+  measured_ = {};
   done_ = std::move(done);
   for (size_t i = 0; i < num_runs; ++i) {
     std::vector<transport::Address> helpers;
@@ -84,28 +83,31 @@ void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
     }
     loop_states_[i]->loop.post([this, state = loop_states_[i], helpers = std::move(helpers)] {
       state->run = std::make_shared<ProbeRun>(state->loop, tcp_, epoch_);
-      state->run->start(helpers, [this](double bytes_per_s, TimeUs rtt_us) {
-        control_.post([this, bytes_per_s, rtt_us] { on_run_done(bytes_per_s, rtt_us); });
+      state->run->start(helpers, [this](const protocol::CardMeasurement& of_run) {
+        control_.post([this, of_run] { on_run_done(of_run); });
       });
     });
   }
 }
 
-void NicProbe::on_run_done(double bytes_per_s, TimeUs rtt_us) {
-  bytes_per_s_ += bytes_per_s;
-  rtt_us_ = std::max(rtt_us_, rtt_us);
+void NicProbe::on_run_done(const protocol::CardMeasurement& of_run) {
+  measured_.bytes_per_s += of_run.bytes_per_s;
+  measured_.rtt_us = std::max(measured_.rtt_us, of_run.rtt_us);
+  measured_.loss = std::max(measured_.loss, of_run.loss);
   if (--runs_left_ > 0 || !done_) return;
   for (const auto& state : loop_states_) {
     state->loop.post([state] {
       if (state->run) state->run->stop();
     });
   }
-  BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way, round trip of "
-                  << rtt_us_ << " us";
+  BPS_LOG(kDebug) << "network card: " << measured_.bytes_per_s
+                  << " bytes/s of payload each way, round trip of " << measured_.rtt_us << " us, part lost "
+                  << measured_.loss;
   const double most = static_cast<double>(protocol::kMaxNicBytesPerS);
   std::exchange(done_, nullptr)({.round = round_,
-                                 .bytes_per_s = static_cast<uint64_t>(std::min(bytes_per_s_, most)),
-                                 .rtt_us = static_cast<uint64_t>(rtt_us_)});
+                                 .bytes_per_s = static_cast<uint64_t>(std::min(measured_.bytes_per_s, most)),
+                                 .rtt_us = static_cast<uint64_t>(measured_.rtt_us),
+                                 .resent_ppm = static_cast<uint32_t>(std::min(measured_.loss, 1.0) * 1e6)});
 }
 
 void NicProbe::stop() {

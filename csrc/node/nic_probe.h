@@ -10,6 +10,7 @@
 
 #include "base/unique_function.h"
 #include "protocol/message.h"
+#include "protocol/nic_probe.h"
 #include "transport/transport.h"
 
 namespace byteps::node {
@@ -36,7 +37,7 @@ class NicProbe {
  private:
   struct LoopState;
 
-  void on_run_done(double bytes_per_s, TimeUs rtt_us);
+  void on_run_done(const protocol::CardMeasurement& of_run);
 
   transport::Transport& tcp_;
   transport::EventLoop& control_;
@@ -45,8 +46,7 @@ class NicProbe {
   // The measurement in progress.
   uint32_t round_ = 0;
   size_t runs_left_ = 0;
-  double bytes_per_s_ = 0;
-  TimeUs rtt_us_ = 0;
+  protocol::CardMeasurement measured_;
   Done done_;
 };
 

@@ -77,6 +77,9 @@ class ProbeRun::Flow final : public transport::Receiver {
   }
   void close() { connection_->close(); }
   const protocol::ProbeWindow& window() const { return window_; }
+  transport::SentTraffic sent_traffic() {
+    return connection_->sent_traffic().value_or(transport::SentTraffic());
+  }
 
   Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));
@@ -146,7 +149,9 @@ void ProbeRun::on_answer(uint64_t bytes) {
     settled = settled && flow->window().is_settled();
     if (flow->window().min_rtt_us() != kNever) rtt_us = std::max(rtt_us, flow->window().min_rtt_us());
   }
+  const bool measured = meter_.measures();
   meter_.on_answer(bytes, now, settled, rtt_us);
+  if (!measured && meter_.measures()) sent_before_ = sent_traffic();
   if (meter_.done(now)) finish();
 }
 
@@ -157,7 +162,24 @@ void ProbeRun::on_flow_ended() {
 void ProbeRun::finish() {
   if (!done_) return;
   loop_.cancel(std::exchange(timer_, 0));
-  std::exchange(done_, nullptr)(meter_.bytes_per_s(), meter_.rtt_us());
+  const transport::SentTraffic sent = sent_traffic();
+  const auto bytes = static_cast<double>(sent.bytes - std::min(sent.bytes, sent_before_.bytes));
+  const uint64_t resent = sent.resent_bytes - std::min(sent.resent_bytes, sent_before_.resent_bytes);
+  std::exchange(done_, nullptr)({.bytes_per_s = meter_.bytes_per_s(),
+                                 // A frame is many packets, which wait for each other.
+                                 .rtt_us = sent.min_rtt_us > 0 ? sent.min_rtt_us : meter_.rtt_us(),
+                                 .loss = bytes > 0 ? static_cast<double>(resent) / bytes : 0});
+}
+
+transport::SentTraffic ProbeRun::sent_traffic() {
+  transport::SentTraffic sum;
+  for (const auto& flow : flows_) {
+    const transport::SentTraffic sent = flow->sent_traffic();
+    sum.bytes += sent.bytes;
+    sum.resent_bytes += sent.resent_bytes;
+    sum.min_rtt_us = std::max(sum.min_rtt_us, sent.min_rtt_us);
+  }
+  return sum;
 }
 
 void ProbeRun::stop() {

@@ -43,8 +43,7 @@ class ProbeEcho final : public transport::Receiver {
 // the loop has stopped.
 class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
  public:
-  // Bytes of payload per second in each direction; 0: unknown. `rtt_us`: ProbeMeter::rtt_us.
-  using Done = UniqueFunction<void(double bytes_per_s, TimeUs rtt_us)>;
+  using Done = UniqueFunction<void(const protocol::CardMeasurement&)>;
 
   ProbeRun(transport::EventLoop& loop, transport::Transport& tcp, uint32_t epoch);
   ~ProbeRun();
@@ -61,12 +60,15 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   void on_answer(uint64_t bytes);
   void on_flow_ended();
   void finish();
+  // By all flows; the longest of their shortest round trips.
+  transport::SentTraffic sent_traffic();
 
   transport::EventLoop& loop_;
   transport::Transport& tcp_;
   const uint32_t epoch_;
   protocol::ProbeMeter meter_{0};
-  Done done_;  // null: not started, or finished
+  transport::SentTraffic sent_before_;  // the meter measured
+  Done done_;                           // null: not started, or finished
   transport::EventLoop::TimerId timer_ = 0;
   size_t pending_ = 0;  // number of flows that are connecting or have not ended
   std::vector<std::unique_ptr<Flow>> flows_;

@@ -182,6 +182,7 @@ void fields(auto& codec, One<ProbeDone> auto& m) {
   codec.number("round", m.round, 1);
   codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
   codec.number("round trip", m.rtt_us);
+  codec.number("bytes sent again", m.resent_ppm);
 }
 
 void fields(auto& codec, One<Waits> auto& m) {

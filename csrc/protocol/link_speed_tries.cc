@@ -5,6 +5,7 @@
 #include <span>
 
 #include "protocol/link_speeds.h"
+#include "protocol/nic_survey.h"
 #include "protocol/text.h"
 
 namespace byteps::protocol {
@@ -14,9 +15,9 @@ constexpr std::array kTryFactors = {2.0, 1.5, 1.25, 1.15};
 constexpr std::array kTryFactorsOfFastest = {1.25};
 // A try that moves may take so much longer if the cards are not faster.
 constexpr double kMostCost = 1.26;
-constexpr int kTryWindows = 2;         // judged ones
-constexpr int kLongestTry = 10;        // windows, if there is little traffic
-constexpr double kSameSpeed = 1.1;     // as in even_out()
+constexpr int kTryWindows = 2;   // judged ones
+constexpr int kLongestTry = 10;  // windows, if there is little traffic
+constexpr double kSameSpeed = kNoise;
 constexpr TimeUs kLongestPause = 800;  // windows
 
 }  // namespace

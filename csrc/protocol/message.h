@@ -226,6 +226,7 @@ struct ProbeDone {
   uint32_t round = 0;
   uint64_t bytes_per_s = 0;  // payload per direction; 0: unknown
   uint64_t rtt_us = 0;       // longest round trip to a helper; 0: unknown
+  uint32_t resent_ppm = 0;   // bytes sent again per million bytes sent; 0: none, or unknown
   bool operator==(const ProbeDone&) const = default;
 };
 

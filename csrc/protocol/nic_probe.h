@@ -58,6 +58,13 @@ class ProbeWindow {
   int flat_rounds_ = 0;
 };
 
+// What a hub has found out.
+struct CardMeasurement {
+  double bytes_per_s = 0;  // payload in each direction; 0: unknown
+  TimeUs rtt_us = 0;       // the longest round trip; 0: unknown
+  double loss = 0;         // the part of the hub's bytes that was sent again
+};
+
 // The rate of the answers that arrive on one thread of the hub. Ignores the beginning, in which
 // connections are slow and token buckets are full.
 class ProbeMeter {
@@ -66,6 +73,8 @@ class ProbeMeter {
 
   // `settled`: all windows are settled. `rtt_us`: the longest of their round trips.
   void on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_us);
+  // The beginning is over.
+  bool measures() const { return first_us_ != kNever; }
   // No further answers are needed.
   bool done(TimeUs now) const;
   // The measurement ends by then, whatever has arrived.

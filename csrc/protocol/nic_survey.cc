@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "protocol/pacing.h"
 
@@ -11,11 +12,11 @@ namespace byteps::protocol {
 namespace {
 
 constexpr size_t kGroup = 4;
-constexpr double kNoise = 1.1;
 // Pacing connections a little too fast costs nothing; pacing them too slowly costs time.
 constexpr double kHeadroom = 1.03;
 // Several connections have to be so much faster than one: they carry small tensors less evenly.
 constexpr double kLeastGain = 1.4;
+constexpr uint32_t kLossyPpm = 2000;
 
 }  // namespace
 
@@ -65,12 +66,14 @@ void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders
   if (over_ || done.round != next_round_ || awaited_.erase(node) == 0) return;
   Card& card = cards_[card_of_node_[node]];
   const double mbps = nic_mbps_of_payload(static_cast<double>(done.bytes_per_s));
-  const bool is_first = card.connections == 1;
+  const bool is_first = !std::exchange(card.is_measured, true);
   if (!is_first)
     card.needs_all_shards = card.connections > card.num_threads && mbps >= kLeastGain * card.mbps;
   card.mbps = std::max(card.mbps, mbps);
-  if (is_first) card.connections = second_connections(card, static_cast<TimeUs>(done.rtt_us));
-  if (is_first && card.connections > 1) {
+  if (done.resent_ppm > kLossyPpm) loses_ = true;
+  const uint32_t again = is_first ? second_connections(card, done) : 0;
+  if (again > 0) {
+    card.connections = again;
     begin_step(now);
     awaited_.insert(node);
     orders.push_back({node, order_for(card_of_node_[node])});
@@ -78,11 +81,13 @@ void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders
   if (awaited_.empty()) begin_round(now, orders);
 }
 
-uint32_t NicSurvey::second_connections(const Card& card, TimeUs rtt_us) const {
+uint32_t NicSurvey::second_connections(const Card& card, const ProbeDone& first) const {
   if (card.mbps == 0) return 1;
-  if (rtt_us >= long_path_us_) return std::max(card.num_shards, card.num_threads);
+  const uint32_t all = std::max(card.num_shards, card.num_threads);
+  const bool is_long = static_cast<TimeUs>(first.rtt_us) >= long_path_us_;
+  if (is_long && first.resent_ppm > 0 && all > 1) return all;
   // One connection is slower than the card if its thread is the limit.
-  return useful_shards(2 * card.mbps) > 1 ? card.num_threads : 1;
+  return useful_shards(2 * card.mbps) > 1 && card.num_threads > 1 ? card.num_threads : 0;
 }
 
 void NicSurvey::begin_round(TimeUs now, Orders& orders) {
@@ -113,7 +118,7 @@ void NicSurvey::on_tick(TimeUs now) {
 void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   std::vector<double> speeds;
   for (const Card& card : cards_) speeds.push_back(card.mbps);
-  speeds = even_out(speeds);
+  speeds = even_out(speeds, loses_ ? kNoiseWithLosses : kNoise);
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeInfo& node = nodes[i];
     const Card& card = cards_[card_of_node_[i]];
@@ -129,13 +134,13 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   }
 }
 
-std::vector<double> even_out(const std::vector<double>& speeds) {
+std::vector<double> even_out(const std::vector<double>& speeds, double noise) {
   std::vector<size_t> order(speeds.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {}, [&](size_t i) { return speeds[i]; });
   std::vector<double> even = speeds;
   for (size_t first = 0; first < order.size();) {
-    const double most = speeds[order[first]] * kNoise;
+    const double most = speeds[order[first]] * noise;
     size_t last = first;
     while (last + 1 < order.size() && speeds[order[last + 1]] <= most) ++last;
     for (size_t i = first; i <= last; ++i) even[order[i]] = speeds[order[last]];

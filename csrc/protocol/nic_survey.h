@@ -10,7 +10,9 @@
 //
 // A hub first measures with one connection to each helper. If that is not enough for a conclusion,
 // it measures again with several: where the speed may be too much for one thread, with one for each
-// thread; on long paths, where a lost packet costs a connection much of its rate, with all shards.
+// thread; on long paths that lose packets, where each costs a connection much of its rate, with all
+// shards.
+// It also tries again if it has found out nothing, for example because a connection came late.
 //
 //   scheduler -> first of each machine   ProbeSetup     listen
 //             <-                         ProbeReady     addresses; none: cannot be measured
@@ -76,19 +78,21 @@ class NicSurvey {
     std::vector<std::string> addresses;
     uint32_t connections = 1;  // to each helper, in the current or last measurement
     double mbps = 0;           // measured
+    bool is_measured = false;  // once, or twice
     bool needs_all_shards = false;
   };
 
   void begin_step(TimeUs now);
   void begin_round(TimeUs now, Orders& orders);
   ProbeStart order_for(size_t hub) const;
-  // The number of connections for a second measurement; 1: none is needed.
-  uint32_t second_connections(const Card& card, TimeUs rtt_us) const;
+  // The number of connections for a second measurement; 0: none is needed.
+  uint32_t second_connections(const Card& card, const ProbeDone& first) const;
 
   size_t num_groups() const;
 
   TimeUs long_path_us_;
   bool spans_machines_ = false;
+  bool loses_ = false;  // the network has lost packets of a measurement
   std::vector<Card> cards_;
   std::vector<uint32_t> card_of_node_;
   TimeUs grace_us_ = 0;
@@ -99,9 +103,12 @@ class NicSurvey {
   bool over_ = false;
 };
 
-// Speeds within a tenth of each other are taken for equal: each group of them gets its highest
-// speed, because other traffic can only slow a measurement down. So noise does not affect shares.
-// Zeros (unknown) stay.
-std::vector<double> even_out(const std::vector<double>& speeds);
+// By how much measurements of equal cards differ: usually, and where packets are lost.
+inline constexpr double kNoise = 1.1;
+inline constexpr double kNoiseWithLosses = 1.5;
+
+// Speeds within the factor `noise` of each other are taken for equal: each group of them gets its
+// highest speed, because other traffic and losses can only slow a measurement down. So noise does not affect shares. Zeros (unknown) stay.
+std::vector<double> even_out(const std::vector<double>& speeds, double noise);
 
 }  // namespace byteps::protocol

@@ -101,8 +101,10 @@ class ReceiveBuffer {
 
 // What a connection has sent since its start.
 struct SentTraffic {
-  uint64_t bytes = 0;  // acknowledged by the other end
-  TimeUs busy_us = 0;  // time with bytes to be sent or acknowledged
+  uint64_t bytes = 0;         // acknowledged by the other end
+  TimeUs busy_us = 0;         // time with bytes to be sent or acknowledged
+  uint64_t resent_bytes = 0;  // that the network has lost; 0 also where that is unknown
+  TimeUs min_rtt_us = 0;      // the shortest round trip of a packet; 0: unknown
 };
 
 class Connection;

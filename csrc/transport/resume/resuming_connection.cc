@@ -220,7 +220,10 @@ std::optional<SentTraffic> ResumingConnection::sent_traffic() {
     if (!now) return std::nullopt;
     latest_ = *now;
   }
-  return SentTraffic{.bytes = earlier_.bytes + latest_.bytes, .busy_us = earlier_.busy_us + latest_.busy_us};
+  return SentTraffic{.bytes = earlier_.bytes + latest_.bytes,
+                     .busy_us = earlier_.busy_us + latest_.busy_us,
+                     .resent_bytes = earlier_.resent_bytes + latest_.resent_bytes,
+                     .min_rtt_us = latest_.min_rtt_us};
 }
 
 void ResumingConnection::limit_silence(TimeUs limit_us) {

@@ -86,7 +86,10 @@ void StreamConnection::pace(uint64_t bytes_per_s) {
 std::optional<SentTraffic> StreamConnection::sent_traffic() {
   const auto statistics = open() ? tcp_statistics(fd_.get()) : std::nullopt;
   if (!statistics) return std::nullopt;
-  return SentTraffic{.bytes = statistics->acknowledged_bytes, .busy_us = statistics->busy_us};
+  return SentTraffic{.bytes = statistics->acknowledged_bytes,
+                     .busy_us = statistics->busy_us,
+                     .resent_bytes = statistics->resent_bytes,
+                     .min_rtt_us = statistics->min_rtt_us};
 }
 
 void StreamConnection::limit_silence(TimeUs limit_us) {

@@ -90,7 +90,7 @@ std::vector<Control> random_controls(Random& random) {
       ProbeReady{{random.text(kMaxHostBytes), random.text(kMaxHostBytes)}},
       ProbeStart{
           1 + random.u32() / 2, 1 + random.u32() % kMaxAddresses, {{{random.text(kMaxHostBytes)}}, {}}},
-      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1), random.u32()},
+      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1), random.u32(), random.u32()},
       Waits{random.text(kMaxTextBytes), random.below(2) == 1},
       Waiting{random.text(kMaxTextBytes)},
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
@@ -123,7 +123,7 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({13, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({14, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 

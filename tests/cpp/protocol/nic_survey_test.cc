@@ -74,7 +74,8 @@ class SurveyTest : public testing::Test {
           mbps = std::min(mbps, start.connections * mbps_of_connection_);
           if (start.connections > 1) connections_.push_back(start.connections);
           const double bytes_per_s = payload_bytes_per_s(mbps) / kHeadroom;
-          survey_->on_done(node, {start.round, static_cast<uint64_t>(bytes_per_s), rtt_us_}, 0, orders_);
+          survey_->on_done(node, {start.round, static_cast<uint64_t>(bytes_per_s), rtt_us_, resent_ppm_}, 0,
+                           orders_);
         }
       }
       for (const auto& [node, count] : work_of) EXPECT_EQ(count, 1u) << "node " << node << " is disturbed";
@@ -93,6 +94,7 @@ class SurveyTest : public testing::Test {
   NicSurvey::Orders orders_;
   double mbps_of_connection_ = 1e9;    // what one connection can carry
   uint64_t rtt_us_ = 100;              // of all paths
+  uint32_t resent_ppm_ = 0;            // on all paths
   std::vector<uint32_t> hubs_;         // once for each measurement
   std::vector<uint32_t> connections_;  // of second measurements, to each helper
   uint32_t rounds_ = 0;
@@ -253,8 +255,9 @@ TEST_F(SurveyTest, ACardTooFastForOneThreadIsMeasuredWithAllThreads) {
   EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 4, 4}));
 }
 
-TEST_F(SurveyTest, ALongPathGetsAllShardsIfTheyAreFaster) {
+TEST_F(SurveyTest, ALongPathThatLosesPacketsGetsAllShardsIfTheyAreFaster) {
   rtt_us_ = kLongPathUs;
+  resent_ppm_ = 100;
   mbps_of_connection_ = 50;  // losses limit it
   begin(nodes_with(2, 8), 3);
   apply([](uint32_t node) { return node == 0 ? 60 : 300; });
@@ -263,17 +266,42 @@ TEST_F(SurveyTest, ALongPathGetsAllShardsIfTheyAreFaster) {
   EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 8, 8})) << "60 / 50 is no gain";
 }
 
-TEST_F(SurveyTest, APathThatIsNotLongHasOneConnectionForEachThread) {
-  rtt_us_ = kLongPathUs - 1;
+TEST_F(SurveyTest, APathThatIsNotLongOrLosesNothingHasOneConnectionForEachThread) {
   mbps_of_connection_ = 50;
+  for (const auto& [rtt_us, resent_ppm] : {std::pair(kLongPathUs - 1, 100u), std::pair(kLongPathUs, 0u)}) {
+    rtt_us_ = static_cast<uint64_t>(rtt_us);
+    resent_ppm_ = resent_ppm;
+    begin(nodes_with(2, 8), 3);
+    apply([](uint32_t) { return 300; });
+    EXPECT_TRUE(connections_.empty());
+    EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 1, 1}));
+  }
+}
+
+TEST_F(SurveyTest, AMeasurementThatHasFoundOutNothingIsRepeatedOnce) {
+  begin(one_node_each(2, 0), 2);
+  int calls = 0;
+  apply([&](uint32_t) { return ++calls <= 2 ? 0 : 300; });
+  EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 0, 1}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{300, 300}));
+  hubs_.clear();
+  begin(one_node_each(2, 0), 2);
+  apply([](uint32_t) { return 0; });
+  EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
+}
+
+TEST_F(SurveyTest, WherePacketsAreLostCardsDifferMoreByChance) {
+  resent_ppm_ = 10'000;
   begin(nodes_with(2, 8), 3);
-  apply([](uint32_t) { return 300; });
-  EXPECT_TRUE(connections_.empty());
-  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 1, 1}));
+  apply([](uint32_t node) { return std::vector<double>{140, 220, 100}.at(node); });
+  EXPECT_TRUE(connections_.empty()) << "several are less exact";
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{140, 220, 140})) << "220 is too much for chance";
 }
 
 TEST_F(SurveyTest, ShardsChosenByTheUserStayOnALongPath) {
   rtt_us_ = kLongPathUs;
+  resent_ppm_ = 100;
   mbps_of_connection_ = 50;
   begin(nodes_with(1, 1), 3);
   apply([](uint32_t) { return 300; });
@@ -288,11 +316,11 @@ TEST(NicSurvey, ShardsThatWereOfferedForAMeasurementAreNotUsedWithoutOne) {
 
 TEST(EvenOut, MakesNearlyEqualSpeedsEqual) {
   using Speeds = std::vector<double>;
-  EXPECT_EQ(even_out({}), Speeds{});
-  EXPECT_EQ(even_out({0}), Speeds{0});
-  EXPECT_EQ(even_out({198, 203, 199}), (Speeds{203, 203, 203}));
-  EXPECT_EQ(even_out({198, 0, 203, 199, 101}), (Speeds{203, 0, 203, 203, 101}));
-  EXPECT_EQ(even_out({100, 150, 225}), (Speeds{100, 150, 225}));
+  EXPECT_EQ(even_out({}, kNoise), Speeds{});
+  EXPECT_EQ(even_out({0}, kNoise), Speeds{0});
+  EXPECT_EQ(even_out({198, 203, 199}, kNoise), (Speeds{203, 203, 203}));
+  EXPECT_EQ(even_out({198, 0, 203, 199, 101}, kNoise), (Speeds{203, 0, 203, 203, 101}));
+  EXPECT_EQ(even_out({100, 150, 225}, kNoise), (Speeds{100, 150, 225}));
 }
 
 TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
@@ -301,7 +329,7 @@ TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
   for (int i = 0; i < 500; ++i) {
     std::vector<double> speeds(1 + random() % 20);
     for (double& each : speeds) each = speed(random);
-    const std::vector<double> even = even_out(speeds);
+    const std::vector<double> even = even_out(speeds, kNoise);
     for (size_t a = 0; a < speeds.size(); ++a) {
       EXPECT_LE(even[a], speeds[a] * 1.1 + 1e-9);
       EXPECT_GE(even[a], speeds[a]);
