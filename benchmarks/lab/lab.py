@@ -216,6 +216,8 @@ class Lab:
             if host.mbps != UNLIMITED:
                 _feed("tc", [_limit(port, host.mbps)], _enter(bridge))
             self._set_up_machine(host)
+            if self._impairments is not None:
+                _receive_on_all_cores(INTERFACE)
 
         self._namespaces.append(Namespaces.create(kinds, set_up))
 
@@ -288,6 +290,16 @@ def _enter(space: Namespaces) -> list[str]:
 def _limit(device: str, mbps: float, action: str = "add") -> str:
     queue_bytes = max(_LEAST_QUEUE_BYTES, math.ceil(mbps * 1e6 / 8 * _QUEUE_S))
     return f"qdisc {action} dev {device} root tbf rate {mbps}mbit burst {_BURST_BYTES} limit {queue_bytes}"
+
+
+def _receive_on_all_cores(interface: str) -> None:
+    """Lets the kernel spread the connections of a host over the processors.
+
+    Else the relay, which hands packets to the interface, does all hosts' work of receiving them.
+    Applies to the namespaces of the calling thread.
+    """
+    mask = (1 << min(os.cpu_count() or 1, 32)) - 1
+    Path(f"/sys/class/net/{interface}/queues/rx-0/rps_cpus").write_text(f"{mask:x}", encoding="ascii")
 
 
 def _feed(program: str, commands: Iterable[str], before: Sequence[str] = ()) -> None:

@@ -116,6 +116,13 @@ class Relay:
         """
         return int(self._ask("overruns")[0])
 
+    def late(self) -> int:
+        """Returns how many packets the relay was ready to hand on more than 5 ms after their time.
+
+        They are a measure of how busy this machine is, as `overruns` is.
+        """
+        return int(self._ask("late")[0])
+
     def close(self) -> None:
         """Ends it."""
         self._process.communicate()
