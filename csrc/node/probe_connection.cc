@@ -173,12 +173,7 @@ void ProbeRun::finish() {
 
 transport::SentTraffic ProbeRun::sent_traffic() {
   transport::SentTraffic sum;
-  for (const auto& flow : flows_) {
-    const transport::SentTraffic sent = flow->sent_traffic();
-    sum.bytes += sent.bytes;
-    sum.resent_bytes += sent.resent_bytes;
-    sum.min_rtt_us = std::max(sum.min_rtt_us, sent.min_rtt_us);
-  }
+  for (const auto& flow : flows_) sum += flow->sent_traffic();
   return sum;
 }
 

@@ -60,7 +60,7 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   void on_answer(uint64_t bytes);
   void on_flow_ended();
   void finish();
-  // By all flows; the longest of their shortest round trips.
+  // By all flows.
   transport::SentTraffic sent_traffic();
 
   transport::EventLoop& loop_;

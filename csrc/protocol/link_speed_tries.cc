@@ -15,9 +15,8 @@ constexpr std::array kTryFactors = {2.0, 1.5, 1.25, 1.15};
 constexpr std::array kTryFactorsOfFastest = {1.25};
 // A try that moves may take so much longer if the cards are not faster.
 constexpr double kMostCost = 1.26;
-constexpr int kTryWindows = 2;   // judged ones
-constexpr int kLongestTry = 10;  // windows, if there is little traffic
-constexpr double kSameSpeed = kNoise;
+constexpr int kTryWindows = 2;         // judged ones
+constexpr int kLongestTry = 10;        // windows, if there is little traffic
 constexpr TimeUs kLongestPause = 800;  // windows
 
 }  // namespace
@@ -34,8 +33,8 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
   std::vector<uint32_t> cards;
   for (uint32_t i = 0; slowest && i < cards_.size(); ++i) {
     const Card& card = cards_[i];
-    const bool is_equal =
-        std::max(card.mbps, cards_[*slowest].mbps) <= kSameSpeed * std::min(card.mbps, cards_[*slowest].mbps);
+    const bool is_equal = std::max(card.mbps, cards_[*slowest].mbps) <=
+                          kSpeedNoise * std::min(card.mbps, cards_[*slowest].mbps);
     if (card.nodes > 0 && !card.is_fixed && is_equal) cards.push_back(i);
   }
   return cards;
@@ -45,7 +44,7 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
 double LinkSpeeds::next_faster_mbps(uint32_t than) const {
   double mbps = 0;
   for (const Card& card : cards_) {
-    const bool is_faster = card.nodes > 0 && card.mbps > kSameSpeed * cards_[than].mbps;
+    const bool is_faster = card.nodes > 0 && card.mbps > kSpeedNoise * cards_[than].mbps;
     if (is_faster && (mbps == 0 || card.mbps < mbps)) mbps = card.mbps;
   }
   return mbps;
@@ -65,7 +64,7 @@ std::optional<LinkSpeeds::Try> LinkSpeeds::make_try(const std::vector<uint32_t>&
   bool shows = false;
   for (const uint32_t card : cards) {
     next.shows_mbps.push_back(load_mbps(card, mbps, next.shares));
-    shows = shows || next.shows_mbps.back() >= kSameSpeed * before[card];
+    shows = shows || next.shows_mbps.back() >= kSpeedNoise * before[card];
   }
   return shows ? std::optional(next) : std::nullopt;
 }
@@ -114,7 +113,7 @@ LinkSpeeds::Change LinkSpeeds::end_try(TimeUs now) {
   for (size_t i = 0; i < done.cards.size(); ++i) {
     Card& card = cards_[done.cards[i]];
     const double shown = part * done.shows_mbps[i];
-    if (shown >= kSameSpeed * card.mbps) {
+    if (shown >= kSpeedNoise * card.mbps) {
       texts.push_back(describe(card, shown));
       mbps[done.cards[i]] = shown;
       card.next_try_us = now;

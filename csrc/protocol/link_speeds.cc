@@ -253,7 +253,7 @@ std::vector<ReducerHost> LinkSpeeds::hosts_with(const std::vector<double>& mbps)
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (cards_[i].nodes == 0) own[i] = 0;
   }
-  const std::vector<double> even = even_out(own, kNoise);
+  const std::vector<double> even = even_out(own, kSpeedNoise);
   for (size_t i = 0; i < hosts.size(); ++i)
     hosts[i].nic_mbps = even[i] > 0 && !cards_[i].is_fixed ? even[i] : mbps[i];
   return hosts;

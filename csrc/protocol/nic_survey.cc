@@ -118,7 +118,7 @@ void NicSurvey::on_tick(TimeUs now) {
 void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   std::vector<double> speeds;
   for (const Card& card : cards_) speeds.push_back(card.mbps);
-  speeds = even_out(speeds, loses_ ? kNoiseWithLosses : kNoise);
+  speeds = even_out(speeds, loses_ ? kSpeedNoiseWithLosses : kSpeedNoise);
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeInfo& node = nodes[i];
     const Card& card = cards_[card_of_node_[i]];

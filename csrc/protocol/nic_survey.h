@@ -11,8 +11,7 @@
 // A hub first measures with one connection to each helper. If that is not enough for a conclusion,
 // it measures again with several: where the speed may be too much for one thread, with one for each
 // thread; on long paths that lose packets, where each costs a connection much of its rate, with all
-// shards.
-// It also tries again if it has found out nothing, for example because a connection came late.
+// shards. If it has found out nothing, for example because a connection came late, it tries again.
 //
 //   scheduler -> first of each machine   ProbeSetup     listen
 //             <-                         ProbeReady     addresses; none: cannot be measured
@@ -103,12 +102,13 @@ class NicSurvey {
   bool over_ = false;
 };
 
-// By how much measurements of equal cards differ: usually, and where packets are lost.
-inline constexpr double kNoise = 1.1;
-inline constexpr double kNoiseWithLosses = 1.5;
+// By what factor measurements of equal cards differ: usually, and where packets are lost.
+inline constexpr double kSpeedNoise = 1.1;
+inline constexpr double kSpeedNoiseWithLosses = 1.5;
 
 // Speeds within the factor `noise` of each other are taken for equal: each group of them gets its
-// highest speed, because other traffic and losses can only slow a measurement down. So noise does not affect shares. Zeros (unknown) stay.
+// highest speed, because other traffic and losses can only slow a measurement down. So noise does
+// not affect shares. Zeros (unknown) stay.
 std::vector<double> even_out(const std::vector<double>& speeds, double noise);
 
 }  // namespace byteps::protocol

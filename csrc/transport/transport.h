@@ -10,6 +10,7 @@
 // error closes the connection, completes all unsent frames, and is reported once.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,15 @@ struct SentTraffic {
   TimeUs busy_us = 0;         // time with bytes to be sent or acknowledged
   uint64_t resent_bytes = 0;  // that the network has lost; 0 also where that is unknown
   TimeUs min_rtt_us = 0;      // the shortest round trip of a packet; 0: unknown
+
+  // That of several connections, with the longest of their round trips.
+  SentTraffic& operator+=(const SentTraffic& other) {
+    bytes += other.bytes;
+    busy_us += other.busy_us;
+    resent_bytes += other.resent_bytes;
+    min_rtt_us = std::max(min_rtt_us, other.min_rtt_us);
+    return *this;
+  }
 };
 
 class Connection;

@@ -158,8 +158,7 @@ void ResumingConnection::use(std::unique_ptr<Carrier> carrier) {
   drop_carrier();
   carrier_ = std::move(carrier);
   carrier_->owner = this;
-  earlier_.bytes += latest_.bytes;
-  earlier_.busy_us += latest_.busy_us;
+  earlier_ += latest_;
   latest_ = {};
   if (pace_) carrier_->connection->pace(*pace_);
   if (silence_us_ > 0) carrier_->connection->limit_silence(silence_us_);
@@ -220,10 +219,8 @@ std::optional<SentTraffic> ResumingConnection::sent_traffic() {
     if (!now) return std::nullopt;
     latest_ = *now;
   }
-  return SentTraffic{.bytes = earlier_.bytes + latest_.bytes,
-                     .busy_us = earlier_.busy_us + latest_.busy_us,
-                     .resent_bytes = earlier_.resent_bytes + latest_.resent_bytes,
-                     .min_rtt_us = latest_.min_rtt_us};
+  SentTraffic sum = earlier_;
+  return sum += latest_;
 }
 
 void ResumingConnection::limit_silence(TimeUs limit_us) {

@@ -89,7 +89,7 @@ std::optional<SentTraffic> StreamConnection::sent_traffic() {
   return SentTraffic{.bytes = statistics->acknowledged_bytes,
                      .busy_us = statistics->busy_us,
                      .resent_bytes = statistics->resent_bytes,
-                     .min_rtt_us = statistics->min_rtt_us};
+                     .min_rtt_us = statistics->min_rtt_us == kNever ? 0 : statistics->min_rtt_us};
 }
 
 void StreamConnection::limit_silence(TimeUs limit_us) {

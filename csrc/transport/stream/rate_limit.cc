@@ -20,8 +20,6 @@ constexpr const char* kReno = "reno";  // every process may choose it
 constexpr uint64_t kLookEveryBytes = 2 << 20;
 constexpr double kRememberedBytes = 16 << 20;
 
-// Longer ones are those of connections that have seen no packet come back.
-constexpr TimeUs kLongestRttUs = 2'000'000;
 // Where more is lost, timeouts decide, which the formula of suits_reno does not know.
 constexpr double kFewLosses = 0.02;
 // The window that reno keeps up must be larger than what the rate needs by this factor.
@@ -61,7 +59,7 @@ void say_once(const std::string& own) {
 }  // namespace
 
 bool suits_reno(const PathQuality& path, uint64_t bytes_per_s) {
-  if (path.min_rtt_us > kLongestRttUs || path.loss > kFewLosses) return false;
+  if (path.min_rtt_us == kNever || path.loss > kFewLosses) return false;
   const double packets = static_cast<double>(bytes_per_s) * static_cast<double>(path.min_rtt_us) / 1e6 /
                          static_cast<double>(std::max<uint32_t>(path.packet_bytes, 1));
   return path.loss <= 0 || packets * kEasily <= 1.22 / std::sqrt(path.loss);

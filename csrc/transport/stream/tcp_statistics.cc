@@ -19,7 +19,7 @@ std::optional<TcpStatistics> tcp_statistics(int fd) {
                        .busy_us = static_cast<TimeUs>(info.tcpi_busy_time),
                        .sent_bytes = info.tcpi_bytes_sent,
                        .resent_bytes = info.tcpi_bytes_retrans,
-                       .min_rtt_us = info.tcpi_min_rtt,
+                       .min_rtt_us = info.tcpi_min_rtt == ~uint32_t{0} ? kNever : info.tcpi_min_rtt,
                        .packet_bytes = info.tcpi_snd_mss,
                        .window_bytes = uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss};
 }

@@ -15,8 +15,7 @@ struct TcpStatistics {
   // 0 on kernels before Linux 4.19, which do not count them.
   uint64_t sent_bytes = 0;
   uint64_t resent_bytes = 0;
-  // Shortest round trip of the last minutes; before the first one very long.
-  TimeUs min_rtt_us = 0;
+  TimeUs min_rtt_us = 0;      // shortest round trip of the last minutes; kNever: none yet
   uint32_t packet_bytes = 0;  // payload of a packet
   uint64_t window_bytes = 0;  // congestion window
 };

@@ -316,11 +316,11 @@ TEST(NicSurvey, ShardsThatWereOfferedForAMeasurementAreNotUsedWithoutOne) {
 
 TEST(EvenOut, MakesNearlyEqualSpeedsEqual) {
   using Speeds = std::vector<double>;
-  EXPECT_EQ(even_out({}, kNoise), Speeds{});
-  EXPECT_EQ(even_out({0}, kNoise), Speeds{0});
-  EXPECT_EQ(even_out({198, 203, 199}, kNoise), (Speeds{203, 203, 203}));
-  EXPECT_EQ(even_out({198, 0, 203, 199, 101}, kNoise), (Speeds{203, 0, 203, 203, 101}));
-  EXPECT_EQ(even_out({100, 150, 225}, kNoise), (Speeds{100, 150, 225}));
+  EXPECT_EQ(even_out({}, kSpeedNoise), Speeds{});
+  EXPECT_EQ(even_out({0}, kSpeedNoise), Speeds{0});
+  EXPECT_EQ(even_out({198, 203, 199}, kSpeedNoise), (Speeds{203, 203, 203}));
+  EXPECT_EQ(even_out({198, 0, 203, 199, 101}, kSpeedNoise), (Speeds{203, 0, 203, 203, 101}));
+  EXPECT_EQ(even_out({100, 150, 225}, kSpeedNoise), (Speeds{100, 150, 225}));
 }
 
 TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
@@ -329,7 +329,7 @@ TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
   for (int i = 0; i < 500; ++i) {
     std::vector<double> speeds(1 + random() % 20);
     for (double& each : speeds) each = speed(random);
-    const std::vector<double> even = even_out(speeds, kNoise);
+    const std::vector<double> even = even_out(speeds, kSpeedNoise);
     for (size_t a = 0; a < speeds.size(); ++a) {
       EXPECT_LE(even[a], speeds[a] * 1.1 + 1e-9);
       EXPECT_GE(even[a], speeds[a]);

@@ -95,6 +95,21 @@ TEST_F(ResumingConnectionTest, FramesArriveOnceAndInOrderWhateverIsReset) {
   for (const Status& status : reported_.get()) EXPECT_TRUE(status.is_ok()) << status;
 }
 
+TEST_F(ResumingConnectionTest, TrafficOfEarlierConnectionsCounts) {
+  const std::string payload(1 << 20, 'x');
+  const auto sent = [this] {
+    return on_loop(*loops_[1], [this] { return ends_[1]->sent_traffic().value_or(SentTraffic()); });
+  };
+  for (uint64_t frames = 1; frames <= 3; ++frames) {
+    send(1, "head", payload);
+    const TimeUs deadline_us = soon_us();
+    while (sent().bytes < frames * payload.size() && now_us() < deadline_us) std::this_thread::yield();
+    EXPECT_GE(sent().bytes, frames * payload.size());
+    EXPECT_GT(sent().min_rtt_us, 0);
+    relay_->reset_all();
+  }
+}
+
 TEST_F(ResumingConnectionTest, APeerThatClosesIsNotWaitedFor) {
   run_on(*loops_[0], [this] { accepted_[0]->close(); });
   EXPECT_NE(recorders_[1].why_closed().message().find("closed by the other end"), std::string::npos);
