@@ -9,6 +9,21 @@ namespace byteps::transport {
 
 using Kind = ResumeHead::Kind;
 
+namespace {
+
+constexpr size_t kMostEnded = 4096;
+
+}  // namespace
+
+void SessionTable::end(const SessionId& session) {
+  live.erase(session);
+  if (!ended.insert(session).second) return;
+  ended_in_order.push_back(session);
+  if (ended_in_order.size() <= kMostEnded) return;
+  ended.erase(ended_in_order.front());
+  ended_in_order.pop_front();
+}
+
 ResumingConnection::ResumingConnection(std::unique_ptr<Connection> carrier, SessionId session,
                                        Connector connector, TimeUs limit_us)
     : loop_(carrier->loop()),
@@ -110,11 +125,11 @@ Status ResumingConnection::on_frame(const Arrival& arrival, Bytes payload) {
   if (!head) return head.status();
   if (head->kind == Kind::kOpen) return on_open(*head);
   if (!is_connecting_end() && !is_known_) return data_loss(peer_ + ": did not open the connection");
-  BPS_RETURN_IF_ERROR(confirm(head->received));
   if (head->kind == Kind::kUnknown && is_connecting_end()) {
     end(broken_.is_ok() ? data_loss(peer_ + ": refuses the connection") : broken_);
     return Status::ok();
   }
+  BPS_RETURN_IF_ERROR(confirm(head->received));
   if (head->kind == Kind::kResumed) {
     if (is_connecting_end() && !is_ready_) resume();
     return Status::ok();
@@ -129,8 +144,8 @@ Status ResumingConnection::on_frame(const Arrival& arrival, Bytes payload) {
 // Whoever has never received anything, and has all that it ever sent, may begin anew.
 Status ResumingConnection::on_open(const ResumeHead& open) {
   if (is_connecting_end() || is_known_) return data_loss(peer_ + ": opened the connection twice");
-  const auto known = table_->find(open.session);
-  if (known != table_->end()) {
+  const auto known = table_->live.find(open.session);
+  if (known != table_->live.end()) {
     ResumingConnection* const session = known->second;
     const uint32_t received = open.received;
     session->use(std::move(carrier_));
@@ -142,13 +157,13 @@ Status ResumingConnection::on_open(const ResumeHead& open) {
     end(aborted(peer_ + ": goes on with an earlier connection"));
     return status;
   }
-  if (open.oldest != 0 || open.received != 0) {
+  if (open.oldest != 0 || open.received != 0 || table_->ended.contains(open.session)) {
     transmit({.kind = Kind::kUnknown});
     return Status::ok();
   }
   session_ = open.session;
   is_known_ = true;
-  table_->emplace(session_, this);
+  table_->live.emplace(session_, this);
   transmit({.kind = Kind::kResumed});
   resume();
   return Status::ok();
@@ -263,7 +278,7 @@ void ResumingConnection::end(const Status& why) {
 void ResumingConnection::shut(const Status& why) {
   if (std::exchange(closed_, true)) return;
   if (limit_timer_ != 0) loop_.cancel(std::exchange(limit_timer_, 0));
-  if (is_known_) table_->erase(session_);
+  if (is_known_) table_->end(session_);
   is_known_ = false;
   fail_frames(why);
 }

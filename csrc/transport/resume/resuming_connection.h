@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,16 @@ namespace byteps::transport {
 
 class ResumingConnection;
 
-// The sessions of one listener that may be resumed. On the listener's loop.
-using SessionTable = std::map<SessionId, ResumingConnection*>;
+// The sessions of one listener. On the listener's loop.
+struct SessionTable {
+  std::map<SessionId, ResumingConnection*> live;  // they may be resumed
+  // The last ones that have ended here. The other end may believe that the network has reset them,
+  // and if it has received nothing yet, it would begin anew.
+  std::set<SessionId> ended;
+  std::deque<SessionId> ended_in_order;
+
+  void end(const SessionId& session);
+};
 
 class ResumingConnection final : public Connection {
  public:

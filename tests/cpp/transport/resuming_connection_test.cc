@@ -139,6 +139,20 @@ TEST_F(ResumingConnectionTest, AnotherSessionCannotBeResumed) {
   EXPECT_FALSE(recorders_[1].why_closed().is_ok());
 }
 
+// The connecting end has received nothing, and can send all again.
+TEST_F(ResumingConnectionTest, ASessionThatTheOtherEndHasEndedDoesNotBeginAnew) {
+  send(1, "a", "b");
+  ASSERT_TRUE(recorders_[0].wait_for_frames(1));
+  run_on(*loops_[0], [this] {
+    relay_->reset_all();
+    accepted_[0]->close();
+  });
+  EXPECT_NE(recorders_[1].why_closed().message().find("reset"), std::string::npos);
+  run_on(*loops_[0], [this] {
+    for (const Recorder& other : others_) EXPECT_TRUE(other.seen.get().frames.empty());
+  });
+}
+
 class ShortLimitTest : public ResumingConnectionTest {
  protected:
   ShortLimitTest() : ResumingConnectionTest(300'000) {}
