@@ -1,6 +1,7 @@
 #include "sim/cluster_under_test.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace byteps::sim {
@@ -107,7 +108,8 @@ HostFacts ClusterUnderTest::facts_of(size_t process) const {
                           : protocol::nic_mbps_of_payload(static_cast<double>(scenario_.network.bytes_per_s)),
           .usable_cores = static_cast<int>(scenario_.shards[process]),
           .long_path_us = scenario_.long_path_us,
-          .names = scenario_.names[process]};
+          .names = scenario_.names[process],
+          .preemption_us = scenario_.preemption_us};
 }
 
 NodeConfig ClusterUnderTest::config_of(size_t process) const {
@@ -242,7 +244,9 @@ void ClusterUnderTest::strike(const Fault& fault) {
     world_.note("network", 24, [&] { return "RESET of a connection from " + from + " to " + to; });
     if (reset->is_resumed) {
       reset_hosts_.insert({from, to});
-      return;
+      if (!may_delay(fault)) return;
+      a_fault_matters_ = true;
+      return blame_hosts(reset_hosts_);
     }
     const auto is_of_servers = [this](const std::string& ip) {
       for (size_t i = 0; i < processes_.size(); ++i) {
@@ -258,10 +262,16 @@ void ClusterUnderTest::strike(const Fault& fault) {
   const bool has_standby = std::ranges::none_of(
       processes_, [](const auto& each) { return each->rank() == 0 && each->is_leaving(); });
   const bool is_replaced = fault.process != scenario_.scheduler_process() || has_standby;
+  const bool had_failed = a_fault_matters_;
   note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED",
              is_replaced && scenario_.survives(fault));
-  // A node that has to connect again at that moment may not know the standby yet.
-  if (fault.process == scenario_.scheduler_process() && !all_had_started_) blame_hosts(reset_hosts_);
+  if (fault.process == scenario_.scheduler_process()) {
+    // A node that has to connect again at that moment may not know the standby yet.
+    if (!all_had_started_) blame_hosts(reset_hosts_);
+    // Nodes end when they hear that the job has failed. The standby, if it has not heard of it, finds
+    // them silent.
+    if (had_failed) guilty_.assign(guilty_.size(), true);
+  }
   if (fault.kind == FaultKind::kKilled) {
     process.kill();
     return scenario_.is_server(fault.process) ? start_waiting_newcomer() : void();
@@ -271,6 +281,14 @@ void ClusterUnderTest::strike(const Fault& fault) {
   call_at(world_.time.now_us() + fault.duration_us, [this, &process] {
     world_.note(process.name(), 22, [] { return "CONTINUED"; });
     if (!process.was_killed()) process.pause(false);
+  });
+}
+
+// Whether a connection that is reset may not be made anew in time, because of another fault.
+bool ClusterUnderTest::may_delay(const Fault& reset) const {
+  return std::ranges::any_of(scenario_.faults, [&](const Fault& other) {
+    if (!is_cut(other.kind) && other.kind != FaultKind::kStopped) return false;
+    return other.at_end || reset.at_end || std::abs(other.at_us - reset.at_us) < scenario_.timeout_us / 2;
   });
 }
 

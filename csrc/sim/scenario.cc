@@ -335,6 +335,12 @@ Scenario make_scenario(uint64_t seed) {
       scenario.network.bytes_per_s > 0 && random.chance(0.1) && scenario.rate_changes.empty();
   if (scenario.long_path_us != kNever) scenario.probes_nics = true;
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
+  Random threads(mix(seed ^ 0x7EAD));
+  const bool is_reset = std::ranges::any_of(
+      scenario.faults, [](const Fault& fault) { return fault.kind == FaultKind::kReset; });
+  // Measurements, and the time in which a connection is made anew, leave no room for it.
+  if (!scenario.probes_nics && scenario.rate_changes.empty() && !is_reset && threads.chance(0.4))
+    scenario.preemption_us = threads.between(100, 3'000);
   scenario.has_second_job = !scenario.has_timed_faults() && random.chance(0.1);
   // A server that comes when the job is over waits for the next one, which may have other sizes.
   scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && scenario.num_newcomers == 0 &&
@@ -359,7 +365,8 @@ std::string describe(const Scenario& scenario) {
        << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << (scenario.failover ? "; failover" : "")
        << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
-       << (scenario.resumes ? "; resumes" : "") << (scenario.rate_changes.empty() ? "" : "; links change");
+       << (scenario.resumes ? "; resumes" : "") << (scenario.preemption_us > 0 ? "; busy cores" : "")
+       << (scenario.rate_changes.empty() ? "" : "; links change");
   for (const Fault& fault : scenario.faults) {
     text << "; " << text_of(fault.kind);
     if (fault.kind != FaultKind::kReset) text << ": process " << fault.process;

@@ -148,6 +148,7 @@ struct Scenario {
   TimeUs op_timeout_us = 1'500'000;
   TimeUs stall_warning_us = 60'000'000;
   NetworkOptions network;
+  TimeUs preemption_us = 0;         // threads stand still for so long at times; 0: never
   std::vector<TensorPlan> tensors;  // as all ranks but a faulty one believe
   std::vector<WorkerPlan> workers;
   // By process; kNever. Newcomers wait until the job has started.

@@ -51,6 +51,7 @@ class SimProcess::Environment final : public node::Environment {
   Result<std::unique_ptr<transport::EventLoop>> make_loop(const std::string& name,
                                                           UniqueFunction<void(const Status&)>) override {
     auto loop = process_.world_.time.make_loop(process_.name_ + " " + name);
+    loop->preempt(process_.facts_.preemption_us);
     process_.loops_.push_back(loop.get());
     return std::unique_ptr<transport::EventLoop>(std::move(loop));
   }
@@ -122,7 +123,9 @@ SimProcess::SimProcess(World& world, std::string name, HostFacts facts)
     : world_(world),
       name_(std::move(name)),
       facts_(std::move(facts)),
-      program_(world.time.make_loop(name_ + " program")) {}
+      program_(world.time.make_loop(name_ + " program")) {
+  program_->preempt(facts_.preemption_us);
+}
 
 // Nothing may run any more, because it would use the program, which may be gone.
 SimProcess::~SimProcess() { kill(); }

@@ -23,6 +23,7 @@ struct HostFacts {
   int usable_cores = 1;
   TimeUs long_path_us = kNever;
   protocol::NameLimits names = {};
+  TimeUs preemption_us = 0;  // its threads stand still for up to this time
 };
 
 // Used outside of the process's loops, unless stated otherwise.

@@ -9,6 +9,8 @@
 namespace byteps::sim {
 namespace {
 
+constexpr double kPreemptionChance = 0.03;
+
 thread_local VirtualLoop* t_current_loop = nullptr;
 
 using Lock = std::lock_guard<VirtualTime::Mutex>;
@@ -54,6 +56,8 @@ void VirtualTime::make_pass() {
   if (loop->ready_us() > now_us()) return;  // it was paused or stopped meanwhile
   ++num_passes_;
   fingerprint_ = mix(fingerprint_ ^ loop->name_hash_ ^ mix(static_cast<uint64_t>(now_us_)));
+  if (loop->longest_preemption_us_ > 0 && random_.chance(kPreemptionChance))
+    loop->resumes_us_ = now_us() + random_.between(1, loop->longest_preemption_us_);
   loop->make_pass();
 }
 
@@ -222,8 +226,8 @@ void VirtualLoop::pause(bool paused) {
 
 TimeUs VirtualLoop::ready_us() const {
   if (paused_ || killed_ || stopped_) return kNever;
-  if (!posted_.empty() || !turns_.empty()) return 0;
-  return timers_.next_us();
+  const bool is_due = !posted_.empty() || !turns_.empty();
+  return std::max(resumes_us_, is_due ? 0 : timers_.next_us());
 }
 
 void VirtualLoop::make_pass() {

@@ -2,7 +2,8 @@
 //
 // The time is constant while a loop runs, and jumps to the next timer when no loop has anything to
 // do. If several have, a random one of them makes the next pass. So a seed explores one
-// interleaving of threads, and replays it.
+// interleaving of threads, and replays it. On a busy machine (VirtualLoop::preempt) a loop may also
+// stand still for a while after a pass, as a thread that has lost its core.
 //
 // run_until() runs the loops on the calling thread. Tests that wait for loops as for real ones use
 // a Driver; any thread may then use the loops, by the rules of EventLoop.
@@ -114,6 +115,8 @@ class VirtualLoop final : public transport::EventLoop {
   void request_turn(transport::TurnHandler* handler) override;
   void cancel_turn(transport::TurnHandler* handler) override;
 
+  // From now on it stands still after some passes, for up to this time.
+  void preempt(TimeUs longest_us) { longest_preemption_us_ = longest_us; }
   // Like a thread of a stopped process, a paused loop makes no pass.
   void pause(bool paused);
   // Nothing runs any more; tasks and timers are destroyed with the loop.
@@ -139,6 +142,8 @@ class VirtualLoop final : public transport::EventLoop {
   std::vector<Task> posted_;
   transport::TimerQueue timers_;
   transport::TurnQueue turns_;
+  TimeUs longest_preemption_us_ = 0;
+  TimeUs resumes_us_ = 0;  // it was preempted until then
   bool is_ready_ = false;  // it is in VirtualTime::ready_
   bool paused_ = false;
   bool killed_ = false;
