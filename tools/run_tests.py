@@ -45,8 +45,9 @@ class Outcome:
         for case in ET.parse(path).getroot().iter("testcase"):
             name = f"{case.get('classname')}.{case.get('name')}"
             skipped = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
-                self.failures.append(name)
+            failed = [*case.iter("failure"), *case.iter("error")]
+            if failed:
+                self.failures.append(f"{name}: {excerpt(failed[0].get('message') or '')}")
             elif skipped is not None:
                 self.skips.append((name, reason_of(skipped)))
             elif case.get("status") != "notrun":
@@ -62,6 +63,12 @@ class Outcome:
                 self.failures.append(f"pytest wrote no {junit.name}: see above")
         if not succeeded and not self.failures:
             self.failures.append("pytest: see above")
+
+
+def excerpt(message: str) -> str:
+    """The begin and the end of a message, on one line: CI shows only a part of a long log."""
+    line = " ".join(message.split())
+    return line if len(line) <= 800 else f"{line[:300]} [...] {line[-500:]}"
 
 
 def reason_of(skipped: ET.Element) -> str:

@@ -38,7 +38,7 @@ def test_every_patch_applies(runner: ModuleType) -> None:
 def test_every_patch_says_its_fault(runner: ModuleType) -> None:
     faults = [runner.fault_of(patch) for patch in PATCHES]
     assert len(set(faults)) == len(faults)
-    numbers = [patch.stem.split("-")[0] for patch in PATCHES]
+    numbers = sorted((patch.stem.split("-")[0] for patch in PATCHES), key=int)
     assert numbers == [f"{number:02d}" for number in range(1, len(PATCHES) + 1)]
 
 

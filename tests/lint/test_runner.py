@@ -27,7 +27,7 @@ def test_cases_of_a_junit_file_are_counted(runner: ModuleType, tmp_path: Path) -
     (tmp_path / "sum.xml").write_text(GTEST)
     outcome = runner.Outcome()
     outcome.add_junit(tmp_path / "sum.xml")
-    assert (outcome.passed, outcome.failures) == (1, ["Sum.bad"])
+    assert (outcome.passed, outcome.failures) == (1, ["Sum.bad: 3 != 4"])
     assert outcome.skips == [("Sum.wide", "no AVX-512 here")]
 
 

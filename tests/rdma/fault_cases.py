@@ -12,7 +12,7 @@ from support.resets import reset_one, why_no_resets
 
 ENDS = {"BYTEPS_FAILOVER": "0"}  # the job ends when a server is lost
 # Of a rank whose connection has failed: it waits so long for a better reason.
-QUICK = ENDS | {"BYTEPS_TIMEOUT_S": "5"}
+QUICK = ENDS | {"BYTEPS_TIMEOUT_S": "10"}
 # 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for
 # nothing, which does no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.timeout(TEST_LIMIT_S),
 ]
 
-CASES = VmCases("rdma.fault_cases")
+CASES = VmCases("rdma.fault_cases", limit_s=600.0)
 
 
 @CASES.each

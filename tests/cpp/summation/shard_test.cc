@@ -2,6 +2,8 @@
 // parameter_store_test stored tensors.
 #include "summation/shard.h"
 
+#include <optional>
+
 #include "summation/harness.h"
 #include "support/log_reader.h"
 
@@ -277,8 +279,13 @@ class MarkingShardTest : public ShardFixture {
   // Waits for the message with this index.
   DataHead message(const Peer& peer, size_t index) {
     const TimeUs deadline_us = now_us() + 10'000'000;
-    while (peer.answers_.size() <= index && now_us() < deadline_us) on_loop([] {});
-    return peer.answers_.at(index);
+    std::optional<DataHead> message;
+    while (!message && now_us() < deadline_us) {
+      on_loop([&] {
+        if (peer.answers_.size() > index) message = peer.answers_[index];
+      });
+    }
+    return message.value();
   }
   DataHead message(size_t peer, size_t index) { return message(*peers_[peer], index); }
   void confirm(size_t peer, uint64_t mark) {
