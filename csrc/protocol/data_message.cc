@@ -10,8 +10,8 @@ namespace byteps::protocol {
 namespace {
 
 Result<DataType> data_type_from(uint8_t value) {
-  if (value < 1 || value > 15) {
-    return data_loss("data message: expected a type from 1 to 15, got " + std::to_string(value));
+  if (value < 1 || value > 16) {
+    return data_loss("data message: expected a type from 1 to 16, got " + std::to_string(value));
   }
   return static_cast<DataType>(value);
 }

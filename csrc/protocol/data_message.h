@@ -76,6 +76,7 @@ enum class DataType : uint8_t {
   kMark = 13,       // service -> child: all answers so far were sent before this
   kConfirmed = 14,  // child -> service: they have come
   kStable = 15,     // service -> child: all children have confirmed the mark
+  kReleased = 16,   // child -> service: instead of kHolds, if the child released the result after that
 };
 
 // Whether it is a contribution.

@@ -7,6 +7,8 @@
 // successor asks one of these children for it (kFetch), and passes it on to the children whose
 // contributions wait (Park).
 //
+// A child that has released the outcome says so (kReleased): it is not asked.
+//
 // A child sends kHolds before its next contribution to the same service, but perhaps after the
 // contributions of others. It holds an outcome until it gets that of a later round of the key: then
 // every child has contributed to the later round, hence has the earlier one's outcome.

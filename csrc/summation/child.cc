@@ -141,6 +141,7 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
     case DataType::kPushPull:
     case DataType::kMoved: return on_push_pull(*head, arrival, payload);
     case DataType::kHolds:
+    case DataType::kReleased:
     case DataType::kHeld: return on_outcome(*head, arrival);
     case DataType::kStated:
       if (collector_ == nullptr) return data_loss("expected a hello first, got what it has stated");
@@ -249,6 +250,8 @@ Status Child::on_outcome(const DataHead& head, const Arrival& arrival) {
   if (head.type == DataType::kHolds) {
     if (arrival.payload_bytes != collector_->holds_bytes()) return data_loss("holds: a payload is missing");
     collector_->on_holds(head, Bytes(values.bytes()).first(arrival.payload_bytes), *this);
+  } else if (head.type == DataType::kReleased) {
+    collector_->on_released(head, *this);
   } else if (collector_->expects_held(head)) {
     if (head.code != StatusCode::kOk) {
       collector_->on_held(head, Status(head.code, std::move(text)));

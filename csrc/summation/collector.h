@@ -71,6 +71,8 @@ class Collector {
   // A kHolds has `holds_bytes()` of payload.
   virtual size_t holds_bytes() const { return 0; }
   virtual void on_holds(const protocol::DataHead& /*head*/, Bytes /*payload*/, Child& /*from*/) {}
+  // It had the outcome, and has released it.
+  virtual void on_released(const protocol::DataHead& /*head*/, Child& /*from*/) {}
   virtual bool expects_held(const protocol::DataHead& /*head*/) const { return false; }
   virtual void on_held(const protocol::DataHead& /*head*/, Result<BufferPool::Buffer> /*values*/) {}
   // The child has said all of its kHolds after so many losses of servers.

@@ -86,6 +86,13 @@ void ReductionLevel::on_holds(const DataHead& head, Bytes, Child& from) {
   schedule_tick();
 }
 
+// Some other child holds it, if one needs it.
+void ReductionLevel::on_released(const DataHead& head, Child& from) {
+  decisions_.on_holds(head.key, head.round, from.number(), actions_);
+  apply();
+  schedule_tick();
+}
+
 void ReductionLevel::on_held(const DataHead& head, Result<BufferPool::Buffer> values) {
   Slots& slots = slots_[head.key];
   const std::vector<uint32_t> waiting = takeover_.take(head);

@@ -49,6 +49,7 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
   void forget(const protocol::ForgottenKeys& keys) override;
   void forget(const Child& connection) override;
   void on_holds(const protocol::DataHead& head, Bytes payload, Child& from) override;
+  void on_released(const protocol::DataHead& head, Child& from) override;
   bool expects_held(const protocol::DataHead& head) const override { return takeover_.expects(head); }
   void on_held(const protocol::DataHead& head, Result<BufferPool::Buffer> values) override;
   void add_tensors(std::set<uint64_t>& numbers) const { decisions_.add_tensors(numbers); }

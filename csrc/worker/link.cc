@@ -36,15 +36,19 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
 
 void Link::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_.is_ok()) {
-    for (OutgoingPartition& outgoing : partitions) complete(std::move(outgoing), ended_);
-  } else if (moved_on_) {
+    refuse(std::move(partitions), ended_);
+  } else if (moved_) {
     events_.on_partitions_moved(std::move(partitions));
-  } else if (connection_ && !moved_) {
+  } else if (connection_) {
     offer(std::move(partitions));
   } else {
     std::ranges::move(partitions, std::back_inserter(early_));
     connect();
   }
+}
+
+void Link::refuse(std::vector<OutgoingPartition> partitions, const Status& why) {
+  for (OutgoingPartition& outgoing : partitions) complete(std::move(outgoing), why);
 }
 
 void Link::say_holds(const std::vector<DataHead>& outcomes) {
@@ -56,13 +60,13 @@ void Link::say_holds(const std::vector<DataHead>& outcomes) {
       early_holds_.push_back(outcome);
       continue;
     }
+    const auto held = options_.held->find(outcome.key, outcome.round);
     DataHead head = outcome;
-    head.type = DataType::kHolds;
+    head.type = held ? DataType::kHolds : DataType::kReleased;
     head.code = StatusCode::kOk;
     head.epoch = options_.epoch;
     head.rank = options_.rank;
     transport::Payload payload;
-    const auto held = options_.held->find(outcome.key, outcome.round);
     if (held && held->rounds) payload = {.data = *held->rounds, .reply_space = {}, .keep = held->rounds};
     connection_->send(protocol::encode(head), payload, [keep = payload.keep](const Status&) {});
   }
@@ -238,9 +242,11 @@ Status Link::on_result(const DataHead& head, Bytes payload) {
   if (options_.may_be_lost) {
     if (is_stored((*waiting)->outgoing.head.op) && !(*waiting)->rounds)
       return data_loss("result: the service has not said what it contains");
+    HeldResults::Values& landing = (*waiting)->landing;
+    if (payload.empty()) landing = options_.held->memory_for(head.key, 0);  // on_head() was not called
     copy_bytes(output, payload);
     options_.held->keep({.head = head,
-                         .values = std::move((*waiting)->landing),
+                         .values = std::move(landing),
                          .text = {},
                          .rounds = std::move((*waiting)->rounds),
                          .at = this});
@@ -303,14 +309,7 @@ void Link::fail_over() {
   early_holds_.clear();  // they are among those below
   std::vector<DataHead> outcomes =
       options_.held != nullptr ? options_.held->at(this) : std::vector<DataHead>();
-  early_ = std::move(partitions);
   if (!outcomes.empty()) events_.on_outcomes_moved(std::move(outcomes));
-}
-
-void Link::move_on() {
-  if (moved_on_ || !ended_.is_ok()) return;
-  moved_on_ = true;
-  std::vector<OutgoingPartition> partitions = std::exchange(early_, {});
   if (!partitions.empty()) events_.on_partitions_moved(std::move(partitions));
 }
 
@@ -369,7 +368,7 @@ void Link::complete_all(const Status& why) {
   for (auto& [key, each] : std::exchange(unanswered_, {}))
     events_.on_completed(std::move(each.outgoing), why);
   for (auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(std::move(outgoing), why);
-  for (OutgoingPartition& outgoing : std::exchange(early_, {})) complete(std::move(outgoing), why);
+  refuse(std::exchange(early_, {}), why);
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

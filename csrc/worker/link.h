@@ -51,7 +51,8 @@ class LinkEvents {
   // The connection broke or could not be established. `service`: node number.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
   // The service is lost, and the job goes on (fail_over()): these partitions go to the successors
-  // of their roots, which have to know first of which rounds this node has outcomes.
+  // of their roots, which have to know first of which rounds this node has outcomes: those of this
+  // link, and those of other links to services that are lost.
   virtual void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) = 0;
   virtual void on_partitions_moved(std::vector<OutgoingPartition> partitions) = 0;
 };
@@ -79,7 +80,10 @@ class Link final : public transport::Receiver {
        LinkEvents& events);
 
   void enqueue(std::vector<OutgoingPartition> partitions);
-  // Tells the service of which rounds this node has an outcome from a root that is lost (kHolds).
+  // Fails partitions that are not to be sent.
+  void refuse(std::vector<OutgoingPartition> partitions, const Status& why);
+  // Tells the service of which rounds this node has had an outcome from a root that is lost (kHolds
+  // or kReleased).
   void say_holds(const std::vector<protocol::DataHead>& outcomes);
   // Tells the service that this was done for all after so many losses of servers (kStated).
   void say_stated(uint64_t losses);
@@ -91,10 +95,9 @@ class Link final : public transport::Receiver {
   // The peer has left the job in order. Partitions without an answer fail: immediately if there is
   // no connection, otherwise when it closes, because answers may still arrive.
   void peer_left();
-  // The service is lost, and the job goes on: closes the connection, and passes outcomes to
-  // LinkEvents. Partitions, also those that are enqueued later, follow from move_on() on.
+  // The service is lost, and the job goes on: closes the connection, and passes outcomes and then
+  // partitions to LinkEvents, also partitions that are enqueued later.
   void fail_over();
-  void move_on();
   // The job has failed: closes the connection. All partitions, present and future, fail with `why`.
   void fail(const Status& why);
   // This worker leaves in order: sends a goodbye and closes the connection, at the latest when
@@ -137,9 +140,8 @@ class Link final : public transport::Receiver {
   LinkEvents& events_;
   bool connecting_ = false;
   bool lost_ = false;
-  bool moved_ = false;     // after fail_over()
-  bool moved_on_ = false;  // after move_on()
-  uint64_t stated_ = 0;    // by say_stated()
+  bool moved_ = false;   // after fail_over()
+  uint64_t stated_ = 0;  // by say_stated()
   // The last mark of the service, and the number of outcomes held at that mark and at the one before.
   struct Mark {
     uint64_t number = 0;

@@ -9,7 +9,6 @@ namespace byteps::worker {
 
 template <typename F>
 void ShardLinks::for_each(F&& f) {
-  MutexLock lock(mutex_);
   for (std::vector<ShardLink>& links : services_) {
     for (ShardLink& link : links) f(link);
   }
@@ -53,6 +52,7 @@ void ShardLinks::pace(uint32_t service, uint64_t bytes_per_s) {
 }
 
 void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<protocol::Flow>& flows) {
+  MutexLock lock(mutex_);
   for_each([&](const ShardLink& link) {
     if (link.loop != &loop) return;
     const auto sent = link.link->sent_traffic();
@@ -78,48 +78,60 @@ void ShardLinks::add_successor(const protocol::NodeInfo& server) {
 }
 
 void ShardLinks::lose(const protocol::Removed& removed) {
-  bool has_successors = false;
-  uint64_t losses = 0;  // 0: nothing is stated
-  size_t num_links = 0;
-  {
-    MutexLock lock(mutex_);
-    has_successors = successors_.has_value();
-    if (successors_) successors_->lose(removed.node, removed.weights_ppb);
-    if (states_losses_ && removed.stores) losses = ++losses_;
-    num_links = services_[removed.node].size();
-  }
-  if (!has_successors) {
-    return for_each_of(removed.node, [&](ShardLink& link) {
+  MutexLock lock(mutex_);
+  std::vector<ShardLink>& links = services_[removed.node];
+  if (!successors_) {
+    for (ShardLink& link : links)
       link.loop->post([link = link.link.get(), why = unavailable(removed.text)] { link->fail(why); });
+    return;
+  }
+  successors_->lose(removed.node, removed.weights_ppb);
+  if (states_losses_ && removed.stores) ++losses_;
+  untold_ += links.size();
+  for (ShardLink& link : links) {
+    link.loop->post([this, link = link.link.get()] {
+      link->fail_over();
+      on_told();
     });
   }
-  const auto move_on = [](ShardLink& link) {
-    link.loop->post([link = link.link.get()] { link->move_on(); });
-  };
-  const auto all_have_said = Countdown::start(num_links, [this, node = removed.node, losses, move_on] {
-    if (losses > 0) state(losses);
-    for_each_of(node, move_on);
-  });
-  for_each_of(removed.node, [&](ShardLink& link) {
-    link.loop->post([link = link.link.get(), all_have_said] {
-      link->fail_over();
-      all_have_said->report();
-    });
-  });
+  go_on_if_all_is_told();  // there may be no link
 }
 
-// To services that are lost as well, it says nothing.
-void ShardLinks::state(uint64_t losses) {
-  for_each([losses](ShardLink& link) {
-    link.loop->post([link = link.link.get(), losses] { link->say_stated(losses); });
-  });
+void ShardLinks::on_told() {
+  MutexLock lock(mutex_);
+  --untold_;
+  go_on_if_all_is_told();
+}
+
+void ShardLinks::go_on_if_all_is_told() {
+  if (untold_ > 0) return;
+  if (std::exchange(stated_, losses_) != losses_) {
+    for_each([losses = losses_](ShardLink& link) {  // to services that are lost, it says nothing
+      link.loop->post([link = link.link.get(), losses] { link->say_stated(losses); });
+    });
+  }
+  post_waiting();
+}
+
+void ShardLinks::post_waiting() {
+  auto groups =
+      by_successor(std::exchange(waiting_, {}), [](const OutgoingPartition& each) { return each.head; });
+  for (auto& [link, of_link] : groups) {
+    link->loop->post([link = link->link.get(), moved = std::move(of_link), ended = ended_]() mutable {
+      ended.is_ok() ? link->enqueue(std::move(moved)) : link->refuse(std::move(moved), ended);
+    });
+  }
+}
+
+void ShardLinks::end(const Status& why) {
+  if (ended_.is_ok()) ended_ = why;
+  post_waiting();
 }
 
 template <typename T, typename HeadOf>
 std::vector<std::pair<ShardLink*, std::vector<T>>> ShardLinks::by_successor(std::vector<T> all,
                                                                             HeadOf&& head_of) {
   std::vector<std::pair<ShardLink*, std::vector<T>>> groups;
-  MutexLock lock(mutex_);
   for (T& each : all) {
     const protocol::DataHead& head = head_of(each);
     ShardLink* const link = &link_at(successors_->root(head), head.serving_index);
@@ -131,30 +143,38 @@ std::vector<std::pair<ShardLink*, std::vector<T>>> ShardLinks::by_successor(std:
 }
 
 void ShardLinks::move(std::vector<OutgoingPartition> partitions) {
-  for (OutgoingPartition& each : partitions) each.head.type = protocol::DataType::kMoved;
-  auto groups = by_successor(std::move(partitions), [](const OutgoingPartition& each) { return each.head; });
-  for (auto& [link, of_link] : groups) {
-    link->loop->post(
-        [link = link->link.get(), moved = std::move(of_link)]() mutable { link->enqueue(std::move(moved)); });
+  MutexLock lock(mutex_);
+  for (OutgoingPartition& each : partitions) {
+    each.head.type = protocol::DataType::kMoved;
+    waiting_.push_back(std::move(each));
   }
+  if (untold_ == 0 || !ended_.is_ok()) post_waiting();
 }
 
 void ShardLinks::move(const std::vector<protocol::DataHead>& outcomes) {
+  MutexLock lock(mutex_);
   for (auto& [link, of_link] : by_successor(outcomes, [](const protocol::DataHead& head) { return head; })) {
     link->loop->post([link = link->link.get(), moved = std::move(of_link)] { link->say_holds(moved); });
   }
 }
 
 void ShardLinks::fail(const Status& why) {
+  MutexLock lock(mutex_);
+  end(why);
   for_each([&why](ShardLink& link) { link.loop->post([link = link.link.get(), why] { link->fail(why); }); });
 }
 
 void ShardLinks::leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period,
                        UniqueFunction<void()> done) {
   size_t count = 0;
-  for (ShardLinks* const links : all) links->for_each([&count](ShardLink&) { ++count; });
+  for (ShardLinks* const links : all) {
+    MutexLock lock(links->mutex_);
+    links->for_each([&count](ShardLink&) { ++count; });
+  }
   const auto countdown = Countdown::start(count, std::move(done));
   for (ShardLinks* const links : all) {
+    MutexLock lock(links->mutex_);
+    links->end(why);
     links->for_each([&](ShardLink& link) {
       link.loop->post([link = link.link.get(), why, grace_period, countdown] {
         link->leave(why, grace_period, [countdown] { countdown->report(); });

@@ -44,7 +44,9 @@ class ShardLinks {
   // The server is lost: what it has not answered goes to the successors of its roots. Without
   // follow(), its partitions fail.
   void lose(const protocol::Removed& removed);
-  // As LinkEvents, whose owner passes them on.
+  // As LinkEvents, whose owner passes them on. Partitions wait until all links to all services that
+  // are lost have told of their outcomes: one may be for a partition that had a successor already,
+  // which is lost now.
   void move(std::vector<OutgoingPartition> partitions);
   void move(const std::vector<protocol::DataHead>& outcomes);
 
@@ -61,21 +63,33 @@ class ShardLinks {
 
  private:
   template <typename F>
-  void for_each(F&& f) BPS_EXCLUDES(mutex_);
+  void for_each(F&& f) BPS_REQUIRES(mutex_);
   template <typename F>
   void for_each_of(uint32_t service, F&& f) BPS_EXCLUDES(mutex_);
-  void state(uint64_t losses) BPS_EXCLUDES(mutex_);
   ShardLink& link_at(uint32_t service, uint16_t serving_index) BPS_REQUIRES(mutex_);
-  // Groups `all` by the link to the successor of each one's root.
+  // A link to a lost service has told of its outcomes.
+  void on_told() BPS_EXCLUDES(mutex_);
+  // If all links have, states the losses and lets partitions move.
+  void go_on_if_all_is_told() BPS_REQUIRES(mutex_);
+  void post_waiting() BPS_REQUIRES(mutex_);
+  // Nothing waits any more: it fails with `why`.
+  void end(const Status& why) BPS_REQUIRES(mutex_);
+  // Groups `all` by the link to the successor of each one's root. To be posted under the same lock,
+  // so that every link gets it before the next loss.
   template <typename T, typename HeadOf>
-  std::vector<std::pair<ShardLink*, std::vector<T>>> by_successor(std::vector<T> all, HeadOf&& head_of);
+  std::vector<std::pair<ShardLink*, std::vector<T>>> by_successor(std::vector<T> all, HeadOf&& head_of)
+      BPS_REQUIRES(mutex_);
 
   const uint32_t num_rank_indices_;
   mutable Mutex mutex_;
   std::vector<std::vector<ShardLink>> services_ BPS_GUARDED_BY(mutex_);  // indexed by node, shard
   std::optional<protocol::Successors> successors_ BPS_GUARDED_BY(mutex_);
   bool states_losses_ BPS_GUARDED_BY(mutex_) = false;
-  uint64_t losses_ BPS_GUARDED_BY(mutex_) = 0;  // that were stated
+  uint64_t losses_ BPS_GUARDED_BY(mutex_) = 0;  // to be stated
+  uint64_t stated_ BPS_GUARDED_BY(mutex_) = 0;
+  size_t untold_ BPS_GUARDED_BY(mutex_) = 0;                       // number of links before their on_told()
+  std::vector<OutgoingPartition> waiting_ BPS_GUARDED_BY(mutex_);  // for them
+  Status ended_ BPS_GUARDED_BY(mutex_);                            // by end()
 };
 
 }  // namespace byteps::worker

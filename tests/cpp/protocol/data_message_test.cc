@@ -82,7 +82,7 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
   };
   const Case cases[] = {{0, 2, "version 14, got 2"},
                         {1, 0, "type"},
-                        {1, 16, "type"},
+                        {1, 17, "type"},
                         {2, 0, "dtype"},
                         {2, 9, "dtype"},
                         {3, 0, "reduction"},

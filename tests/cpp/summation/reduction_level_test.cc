@@ -87,6 +87,34 @@ TEST_F(ReductionLevelTest, AForgottenTensorBeginsAnew) {
   }
 }
 
+// At the successor of a lost root. The first child has the round from a root at which it counted as
+// known to all.
+TEST_F(ReductionLevelTest, AnOutcomeIsFetchedFromAChildThatHasNotReleasedIt) {
+  const auto say = [](Peer& peer, DataType type) {
+    DataHead head = peer.head(5);
+    head.type = type;
+    peer.send(head, {});
+  };
+  on_loop([&] {
+    say(*peers_[0], DataType::kReleased);
+    DataHead head = peers_[1]->head(5);
+    head.type = DataType::kMoved;
+    peers_[1]->values_ = {1, 1, 1, 1};
+    peers_[1]->send(head, std::as_bytes(std::span(peers_[1]->values_)));
+  });
+  EXPECT_TRUE(peers_[0]->answers_.empty());
+  on_loop([&] { say(*peers_[2], DataType::kHolds); });
+  ASSERT_EQ(peers_[2]->answers_.size(), 1u);
+  EXPECT_EQ(peers_[2]->answers_[0].type, DataType::kFetch);
+  const Values outcome = {10, 20, 30, 40};
+  on_loop([&] {
+    DataHead head = peers_[2]->head(5);
+    head.type = DataType::kHeld;
+    peers_[2]->send(head, std::as_bytes(std::span(outcome)));
+  });
+  EXPECT_EQ(result_of(*peers_[1]), outcome);
+}
+
 class ImpatientLevelTest : public ReductionLevelTest {
  protected:
   ImpatientLevelTest() : ReductionLevelTest({.stall_warning_us = kNever, .op_timeout_us = 20'000}) {}

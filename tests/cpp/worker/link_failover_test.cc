@@ -33,6 +33,14 @@ TEST_F(LosableLinkTest, ResultsAreHeldAsideTheTensor) {
   EXPECT_EQ(as_text(Bytes(held(1)->values.get(), 8)), "abcdefgh");
 }
 
+// No payload comes for it.
+TEST_F(LosableLinkTest, TheResultOfAnEmptyTensorIsHeldAsWell) {
+  enqueue({partition(1, 0, 0)});
+  answer(received_[1], "");
+  ASSERT_TRUE(completed_.at(1).is_ok());
+  EXPECT_TRUE(held(1));
+}
+
 TEST_F(LosableLinkTest, ATensorKeepsItsContributionUntilTheResultIsComplete) {
   enqueue({partition(1)});
   on_loop([this] {
@@ -46,7 +54,6 @@ TEST_F(LosableLinkTest, ATensorKeepsItsContributionUntilTheResultIsComplete) {
     EXPECT_NE(buffer->destination().data(), memory_[1].data());
     std::memcpy(buffer->destination().data(), payload.data(), 4);  // half of it, then the server dies
     link_->fail_over();
-    link_->move_on();
   });
   drain();
   ASSERT_EQ(moved_.size(), 1u);
@@ -62,9 +69,6 @@ TEST_F(LosableLinkTest, WhatIsNotAnsweredMovesAndOutcomesAreToldFirst) {
   drain();
   ASSERT_EQ(outcomes_moved_.size(), 1u);
   EXPECT_EQ(outcomes_moved_[0].key.tensor, 1u);
-  EXPECT_TRUE(moved_.empty()) << "what is held must be known first";
-  on_loop([this] { link_->move_on(); });
-  drain();
   ASSERT_EQ(moved_.size(), 2u);
   EXPECT_EQ(moved_[0].handle, 3u) << "the urgent one first";
   EXPECT_EQ(moved_[1].handle, 2u);
@@ -72,10 +76,7 @@ TEST_F(LosableLinkTest, WhatIsNotAnsweredMovesAndOutcomesAreToldFirst) {
   EXPECT_TRUE(service_closed_);
   enqueue({partition(4)});
   ASSERT_EQ(moved_.size(), 3u) << "also what comes later";
-  on_loop([this] {
-    link_->fail_over();
-    link_->move_on();
-  });
+  on_loop([this] { link_->fail_over(); });
   drain();
   EXPECT_EQ(moved_.size(), 3u);
 }
@@ -131,6 +132,22 @@ TEST_F(MarkedLinkTest, WhatCameBeforeTheMarkBeforeAStableOneIsReleased) {
   on_loop([this] { link_->fail_over(); });
   drain();
   EXPECT_EQ(outcomes_moved_.size(), 3u) << "a successor hears where the rounds are";
+}
+
+TEST_F(MarkedLinkTest, ASuccessorHearsThatAResultWasReleased) {
+  finish(1);
+  const DataHead released = received_.back();
+  for (uint64_t number = 1; number <= 2; ++number) {
+    mark(DataType::kMark, number);
+    mark(DataType::kStable, number);
+  }
+  finish(2);
+  const DataHead held = received_.back();
+  on_loop([&] { link_->say_holds({released, held}); });
+  drain();
+  ASSERT_GE(received_.size(), 2u);
+  EXPECT_EQ(received_[received_.size() - 2].type, DataType::kReleased);
+  EXPECT_EQ(received_.back().type, DataType::kHolds);
 }
 
 TEST_F(MarkedLinkTest, WhatAnotherServiceHasAnsweredStays) {
@@ -190,15 +207,6 @@ TEST_F(LosableLinkTest, ASuccessorIsToldOfOutcomesAndGetsThem) {
   on_loop([this] { link_->fail_over(); });
   drain();
   ASSERT_EQ(outcomes_moved_.size(), 1u) << "the next successor is told, too";
-}
-
-TEST_F(LosableLinkTest, WhatComesBetweenWaitsAsWell) {
-  on_loop([this] { link_->fail_over(); });
-  enqueue({partition(1)});
-  EXPECT_TRUE(moved_.empty());
-  on_loop([this] { link_->move_on(); });
-  drain();
-  EXPECT_EQ(moved_.size(), 1u);
 }
 
 // ---- stored tensors ----

@@ -87,7 +87,10 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     EXPECT_EQ(service, 5u);
     lost_ = why;
   }
-  void on_outcomes_moved(std::vector<DataHead> outcomes) override { outcomes_moved_ = std::move(outcomes); }
+  void on_outcomes_moved(std::vector<DataHead> outcomes) override {
+    EXPECT_TRUE(moved_.empty()) << "successors have to be told first";
+    outcomes_moved_ = std::move(outcomes);
+  }
   void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
     for (OutgoingPartition& each : partitions) moved_.push_back(std::move(each));
   }

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/run_until_done.h"
@@ -183,25 +185,76 @@ TEST_F(ShardLinksTest, AFailureCompletesEverythingOnTheLoopsOfTheLinks) {
   EXPECT_EQ(completed_.get().status.at(4).message(), "rank 7 is lost") << "whatever comes later, too";
 }
 
-// Two shards of the lost service, on two loops.
-TEST_F(ShardLinksTest, AfterALossItIsStatedThatAllIsSaidBeforePartitionsMove) {
-  protocol::NodeInfo worker{.role = protocol::Role::kWorker,
-                            .rank = 0,
-                            .host = "a",
-                            .machine = "a",
-                            .endpoints = {{"tcp", {"x", "y"}}}};
-  protocol::NodeInfo server = worker;
-  server.role = protocol::Role::kServer;
-  server.host = server.machine = "b";
-  add_service(1);
-  add_service(2);
-  links_.follow(protocol::Successors(protocol::Tree({worker, server}, 1)), /*states_losses=*/true);
+// Service 0 is that of a worker machine, the others are servers with a shard on each loop.
+class LosingShardLinksTest : public ShardLinksTest {
+ protected:
+  LosingShardLinksTest() {
+    std::vector<protocol::NodeInfo> nodes;
+    for (const std::string host : {"a", "b", "c"}) {
+      nodes.push_back({.role = host == "a" ? protocol::Role::kWorker : protocol::Role::kServer,
+                       .rank = 0,
+                       .host = host,
+                       .machine = host,
+                       .endpoints = {{"tcp", {"x", "y"}}}});
+    }
+    add_service(1);
+    for (int server = 1; server <= 2; ++server) add_service(2);
+    links_.follow(protocol::Successors(protocol::Tree(nodes, 1)), /*states_losses=*/true);
+  }
+  void lose(uint32_t server, uint32_t successor) {
+    protocol::Removed removed{.node = server, .text = "it is lost", .weights_ppb = {0, 0, 0}, .stores = true};
+    removed.weights_ppb[successor] = 1'000'000'000;
+    links_.lose(removed);
+  }
+  // Both servers are lost. The one that was the successor of the other, when one of its two links has
+  // told of its outcomes, while the thread of the other one does not run before go_on().
+  void lose_successor_slowly() {
+    lose(1, 2);
+    ASSERT_TRUE(has_got({DataType::kHello, DataType::kStated}));
+    loops_[1]->post([this] { go_on_.wait(); });
+    lose(2, 0);
+    enqueue(links_.at(1, 0), 1, 1);
+    for (int i = 0; i < 10; ++i) run_on(*loops_[0], [] {});  // what can come has come
+  }
+  bool has_got(const std::vector<DataType>& types) {
+    return shard(0, 0).received.wait([&](const auto& received) { return received.size() >= types.size(); }) &&
+           shard(0, 0).received.get() == types;
+  }
+
+  std::latch go_on_{1};
+};
+
+TEST_F(LosingShardLinksTest, AfterALossItIsStatedThatAllIsSaidBeforePartitionsMove) {
   enqueue(links_.at(1, 0), 1, 1);
   enqueue(links_.at(1, 1), 2, 1);
-  links_.lose({.node = 1, .text = "it is lost", .weights_ppb = {1'000'000'000, 0}, .stores = true});
-  ASSERT_TRUE(shard(0, 0).received.wait([](const auto& types) { return types.size() >= 4; }));
-  EXPECT_EQ(shard(0, 0).received.get(),
-            (std::vector{DataType::kHello, DataType::kStated, DataType::kMoved, DataType::kMoved}));
+  lose(1, 0);
+  EXPECT_TRUE(has_got({DataType::kHello, DataType::kStated, DataType::kMoved, DataType::kMoved}));
+}
+
+TEST_F(LosingShardLinksTest, APartitionWhoseSuccessorIsLostMovesAfterThatIsStatedToo) {
+  lose_successor_slowly();
+  go_on_.count_down();
+  EXPECT_TRUE(has_got({DataType::kHello, DataType::kStated, DataType::kStated, DataType::kMoved}));
+}
+
+TEST_F(LosingShardLinksTest, WhatWaitsFailsWithTheJob) {
+  lose_successor_slowly();
+  links_.fail(unavailable("rank 7 is lost"));
+  EXPECT_TRUE(wait_for(1));
+  EXPECT_EQ(completed_.get().status.at(1).message(), "rank 7 is lost");
+  go_on_.count_down();
+}
+
+TEST_F(LosingShardLinksTest, WhatWaitsFailsWhenThisRankLeaves) {
+  lose_successor_slowly();
+  std::thread others([this] {
+    EXPECT_TRUE(wait_for(1));
+    go_on_.count_down();
+  });
+  leave(kNever);
+  others.join();
+  EXPECT_EQ(completed_.get().status.at(1).message(), "shut down");
+  EXPECT_TRUE(has_got({DataType::kHello, DataType::kStated, DataType::kGoodbye})) << "and is not sent";
 }
 
 TEST_F(ShardLinksTest, OnlyTheServiceThatHasLeftGetsNothingMore) {
