@@ -26,7 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PATCHES = ROOT / "tests" / "mutations"
 SIMULATOR = "bps_sim"
 # The quick ones first: later programs do not run once one has found the fault.
-TEST_PROGRAMS = ("protocol_test", "summation_test", "worker_test", "cluster_test", "node_test", "sim_test")
+TEST_PROGRAMS = (
+    "protocol_test",
+    "summation_test",
+    "worker_test",
+    "cluster_test",
+    "node_test",
+    "sim_test",
+    "transport_test",
+)
 COPIED = ("CMakeLists.txt", "cmake", "csrc", "tests/cpp", "tests/played_cuda")
 CONTEXT = "-C1"  # lines around a change that have to match
 BUILD_LIMIT_S = 3600

@@ -75,7 +75,7 @@ void ClusterUnderTest::start_all() {
   if (scenario_.has_leftover) call_at(scenario_.last_start_us(), [this] { start_leftover(); });
   if (scenario_.has_stranger) call_at(scenario_.last_start_us() / 2, [this] { start_stranger(); });
   for (const Fault& fault : scenario_.faults) {
-    if (is_timed(fault.kind) && !fault.at_end) call_at(fault.at_us, [this, &fault] { strike(fault); });
+    if (is_timed(fault.kind) && !fault.at_end) call_at(fault.at_us, [this, &fault] { aim(fault); });
   }
   for (const RateChange& change : scenario_.rate_changes)
     call_at(change.at_us, [this, &change] { change_rate(change); });
@@ -228,9 +228,16 @@ void ClusterUnderTest::on_program_end() {
   if (std::exchange(a_program_has_ended_, true)) return;
   for (const Fault& fault : scenario_.faults) {
     if (is_timed(fault.kind) && fault.at_end)
-      call_at(world_.time.now_us() + fault.at_us, [this, &fault] { strike(fault); });
+      call_at(world_.time.now_us() + fault.at_us, [this, &fault] { aim(fault); });
   }
   start_waiting_newcomer();
+}
+
+void ClusterUnderTest::aim(const Fault& fault) {
+  if (fault.after_send_us == kNever) return strike(fault);
+  world_.network.at_next_send(processes_[fault.process]->facts().ip, [this, &fault] {
+    call_at(world_.time.now_us() + fault.after_send_us, [this, &fault] { strike(fault); });
+  });
 }
 
 void ClusterUnderTest::strike(const Fault& fault) {

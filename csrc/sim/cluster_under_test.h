@@ -63,6 +63,7 @@ class ClusterUnderTest {
   void start_leftover();
   void change_rate(const RateChange& change);
   void on_program_end();
+  void aim(const Fault& fault);
   void strike(const Fault& fault);
   void start_waiting_newcomer();
   void cut(const Fault& fault);

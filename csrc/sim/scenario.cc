@@ -284,6 +284,13 @@ void make_names(Random random, Scenario& scenario) {
   }
 }
 
+// Their results have no payload, and are held all the same.
+void make_empty_tensors(Random random, std::vector<TensorPlan>& tensors) {
+  for (TensorPlan& tensor : tensors) {
+    if (random.chance(0.1)) tensor.elements = 0;
+  }
+}
+
 }  // namespace
 
 bool Scenario::may_lose(size_t process) const { return failover && is_server(process); }
@@ -325,9 +332,11 @@ Scenario make_scenario(uint64_t seed) {
   scenario.grows_late = !scenario.loses_servers && scenario.num_workers > 1 && losses.chance(0.02);
   if (scenario.grows_late) scenario.placement = "ps";
   add_newcomers(Random(mix(seed ^ 0xC03E)), scenario);
+  if (scenario.loses_servers) make_empty_tensors(Random(mix(seed ^ 0xE397)), scenario.tensors);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
+  if (scenario.loses_servers) aim_at_answers(Random(mix(seed ^ 0xA5E4D)), scenario);
   add_loss_of_scheduler(Random(mix(seed ^ 0x5C4ED)), scenario);
   make_names(Random(mix(seed)), scenario);
   // A measurement sends as much as the network carries, so it takes long to simulate.

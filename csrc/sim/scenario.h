@@ -95,11 +95,13 @@ constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kO
 struct Fault {
   FaultKind kind = FaultKind::kKilled;
   size_t process = 0;
-  size_t other = 0;        // is_cut: process on the other machine
-  size_t tensor = 0;       // concerns_one_tensor
-  uint32_t round = 0;      // has_a_round
-  TimeUs at_us = 0;        // is_timed
-  bool at_end = false;     // is_timed: `at_us` counts from the end of the first program that ends
+  size_t other = 0;     // is_cut: process on the other machine
+  size_t tensor = 0;    // concerns_one_tensor
+  uint32_t round = 0;   // has_a_round
+  TimeUs at_us = 0;     // is_timed
+  bool at_end = false;  // is_timed: `at_us` counts from the end of the first program that ends
+  // Of a process: it waits until the process sends something, and then for so long; kNever: it does not.
+  TimeUs after_send_us = kNever;
   TimeUs duration_us = 0;  // kStopped, is_cut; kNever
 };
 

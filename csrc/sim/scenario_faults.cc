@@ -152,6 +152,14 @@ void make_faults(Random& random, Scenario& scenario) {
   }
 }
 
+void aim_at_answers(Random random, Scenario& scenario) {
+  for (Fault& fault : scenario.faults) {
+    const bool is_loss = fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped;
+    if (is_loss && scenario.is_server(fault.process) && random.chance(0.7))
+      fault.after_send_us = random.between(0, scenario.network.max_delay_us);
+  }
+}
+
 void add_loss_of_scheduler(Random random, Scenario& scenario) {
   if (!scenario.has_standby() || !random.chance(0.3)) return;
   Fault fault{.kind = random.chance(0.7) ? FaultKind::kKilled : FaultKind::kStopped,

@@ -62,6 +62,11 @@ class SimNetwork {
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
 
+  // When `host` sends something to another host the next time, `task` runs on the network's loop.
+  void at_next_send(const std::string& host, transport::EventLoop::Task task) {
+    at_next_send_[host].push_back(std::move(task));
+  }
+
   // Time at which `bytes` that `from` sends now arrive at `to`. Occupies their cards.
   TimeUs arrival_us(const std::string& from, const std::string& to, size_t bytes);
 
@@ -99,6 +104,7 @@ class SimNetwork {
 
   FreeUs out_free_us_;
   FreeUs in_free_us_;
+  std::map<std::string, std::vector<transport::EventLoop::Task>> at_next_send_;
   std::map<std::string, uint64_t> rates_;  // of hosts whose rate has changed
   std::map<std::pair<std::string, std::string>, TimeUs> cuts_;
   const std::unique_ptr<VirtualLoop> loop_;  // destroyed first: its tasks own connections

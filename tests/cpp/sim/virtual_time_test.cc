@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -88,6 +89,27 @@ TEST_F(VirtualTimeTest, ASeedDecidesTheInterleaving) {
   std::set<std::string> seen;
   for (uint64_t seed = 0; seed < 20; ++seed) seen.insert(interleaving(seed));
   EXPECT_GT(seen.size(), 5u);
+}
+
+TEST_F(VirtualTimeTest, APreemptedLoopStandsStillWhileOthersRun) {
+  const auto slow = time_.make_loop("slow");
+  const auto quick = time_.make_loop("quick");
+  slow->preempt(1'000);
+  TimeUs latest_us = 0;
+  std::vector<int> ran;
+  for (int i = 0; i < 300; ++i) {
+    quick->schedule(time_.now_us() + 1, [&] {
+      slow->post([&, posted_us = slow->now_us(), number = static_cast<int>(ran.size())] {
+        ran.push_back(number);
+        latest_us = std::max(latest_us, slow->now_us() - posted_us);
+      });
+    });
+    never();
+  }
+  EXPECT_EQ(ran.size(), 300u);
+  EXPECT_TRUE(std::ranges::is_sorted(ran));
+  EXPECT_GT(latest_us, 0);
+  EXPECT_LE(latest_us, 1'000);
 }
 
 TEST_F(VirtualTimeTest, APausedLoopRunsLaterWhatCameMeanwhile) {
