@@ -187,6 +187,7 @@ void SchedulerState::tell_of_job(uint32_t member, const LinkSpeeds::Change& chan
   actions.emplace_back(SendTo{peer, Heartbeat{}});
   actions.emplace_back(SendTo{peer, std::move(roster)});
   if (standby_) actions.emplace_back(SendTo{peer, Standby{*standby_}});
+  for (const Refused& failed : failed_rounds_) actions.emplace_back(SendTo{peer, failed});
   for (uint32_t worker = 0; worker < roster_->num_workers; ++worker) {
     if (members_[worker].left) actions.emplace_back(SendTo{peer, Left{epoch_, worker}});
     if (!members_[worker].left && members_[worker].lingers)

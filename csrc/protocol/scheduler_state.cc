@@ -8,6 +8,8 @@
 namespace byteps::protocol {
 namespace {
 
+constexpr size_t kMostFailedRounds = 64;
+
 // Placement 0 is the first one and never comes again: see TensorDirectory::locations_for.
 uint8_t next_placement(uint8_t placement) {
   return placement == UINT8_MAX ? uint8_t{1} : static_cast<uint8_t>(placement + 1);
@@ -74,7 +76,10 @@ void SchedulerState::on_declare(uint32_t rank, const Declare& declare, Scheduler
 
 void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions) {
   const std::optional<Refused> refused = tensors_->fail_round(rank, failed);
-  if (refused) send_to_all(*refused, actions);
+  if (!refused) return;
+  send_to_all(*refused, actions);
+  failed_rounds_.push_back(*refused);
+  if (failed_rounds_.size() > kMostFailedRounds) failed_rounds_.pop_front();
 }
 
 void SchedulerState::on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -212,6 +213,8 @@ class SchedulerState {
   std::optional<NicSurvey> survey_;
   // Set at the start:
   std::optional<TensorDirectory> tensors_;
+  // What all were told last. A server that comes may be a root of these rounds, if the names are new.
+  std::deque<Refused> failed_rounds_;
   std::optional<Barriers> barriers_;
   std::optional<LinkSpeeds> link_speeds_;
   uint8_t placement_ = 0;

@@ -52,6 +52,16 @@ TEST_F(SchedulerNewcomersTest, GetPartitionsByTheNextPlacement) {
   EXPECT_EQ(hosts, (std::set<uint16_t>{1, 2}));
 }
 
+// The name is new, so a server that has come since may be its root.
+TEST_F(SchedulerNewcomersTest, HearOfRoundsThatHaveFailedBefore) {
+  receive(0, RoundFailed{.name = "b", .round = 1, .refused = true, .text = "root: expected a rank"});
+  EXPECT_EQ(receivers<Refused>(), (Peers{0, 1, 2}));
+  come(3);
+  EXPECT_EQ(receivers<Refused>(), (Peers{3}));
+  EXPECT_EQ(first<Refused>().name, "b");
+  EXPECT_EQ(first<Refused>().round, 1u);
+}
+
 TEST_F(SchedulerNewcomersTest, UseNoMoreShardsThanTheOthers) {
   Join join = join_of(Role::kServer, -1);
   join.self.endpoints = {{"tcp", {"a:1", "a:2", "a:3"}}};
