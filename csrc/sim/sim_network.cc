@@ -27,7 +27,8 @@ TimeUs SimNetwork::arrival_us(const std::string& from, const std::string& to, si
   TimeUs left_us = time_.now_us();
   if (from != to) {
     if (auto waiting = at_next_send_.extract(from)) {
-      for (transport::EventLoop::Task& task : waiting.mapped()) loop_->post(std::move(task));
+      for (transport::EventLoop::Task& task : waiting.mapped())
+        loop_->schedule(time_.now_us(), std::move(task));
     }
     left_us = occupy(out_free_us_, from, left_us, bytes);
     if (rates_.contains(to)) left_us = occupy(in_free_us_, to, left_us, bytes);

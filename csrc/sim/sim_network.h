@@ -62,7 +62,8 @@ class SimNetwork {
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
 
-  // When `host` sends something to another host the next time, `task` runs on the network's loop.
+  // When `host` sends something to another host the next time, `task` runs on the network's loop,
+  // unless the run ends before.
   void at_next_send(const std::string& host, transport::EventLoop::Task task) {
     at_next_send_[host].push_back(std::move(task));
   }
