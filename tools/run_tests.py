@@ -66,7 +66,7 @@ class Outcome:
 
 
 def excerpt(message: str) -> str:
-    """The begin and the end of a message, on one line: CI shows only a part of a long log."""
+    """The beginning and the end of a message, on one line: CI shows only a part of a long log."""
     line = " ".join(message.split())
     return line if len(line) <= 800 else f"{line[:300]} [...] {line[-500:]}"
 

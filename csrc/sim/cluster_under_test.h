@@ -63,6 +63,7 @@ class ClusterUnderTest {
   void start_leftover();
   void change_rate(const RateChange& change);
   void on_program_end();
+  // The time of the fault has come: strikes, at once or when its process sends something.
   void aim(const Fault& fault);
   void strike(const Fault& fault);
   void start_waiting_newcomer();

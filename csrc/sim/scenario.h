@@ -100,7 +100,8 @@ struct Fault {
   uint32_t round = 0;   // has_a_round
   TimeUs at_us = 0;     // is_timed
   bool at_end = false;  // is_timed: `at_us` counts from the end of the first program that ends
-  // Of a process: it waits until the process sends something, and then for so long; kNever: it does not.
+  // kKilled, kStopped: it strikes so long after the first message that the process sends from then on.
+  // kNever: at once.
   TimeUs after_send_us = kNever;
   TimeUs duration_us = 0;  // kStopped, is_cut; kNever
 };

@@ -33,6 +33,9 @@ HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes, bool
 }
 
 void HeldResults::keep(Held held) {
+  // An empty result has no payload, so nothing has asked for memory. Without any it would be released.
+  if (held.head.code == StatusCode::kOk && !held.values)
+    held.values = std::make_shared_for_overwrite<std::byte[]>(0);
   MutexLock lock(mutex_);
   held.order = ++last_order_;
   Outcomes& outcomes = held_[held.head.key];

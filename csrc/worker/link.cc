@@ -242,11 +242,9 @@ Status Link::on_result(const DataHead& head, Bytes payload) {
   if (options_.may_be_lost) {
     if (is_stored((*waiting)->outgoing.head.op) && !(*waiting)->rounds)
       return data_loss("result: the service has not said what it contains");
-    HeldResults::Values& landing = (*waiting)->landing;
-    if (payload.empty()) landing = options_.held->memory_for(head.key, 0);  // on_head() was not called
     copy_bytes(output, payload);
     options_.held->keep({.head = head,
-                         .values = std::move(landing),
+                         .values = std::move((*waiting)->landing),
                          .text = {},
                          .rounds = std::move((*waiting)->rounds),
                          .at = this});

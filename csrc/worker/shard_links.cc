@@ -16,7 +16,6 @@ void ShardLinks::for_each(F&& f) {
 
 template <typename F>
 void ShardLinks::for_each_of(uint32_t service, F&& f) {
-  MutexLock lock(mutex_);
   for (ShardLink& link : services_[service]) f(link);
 }
 
@@ -46,6 +45,7 @@ ShardLink& ShardLinks::link_at(uint32_t service, uint16_t serving_index) {
 }
 
 void ShardLinks::pace(uint32_t service, uint64_t bytes_per_s) {
+  MutexLock lock(mutex_);
   for_each_of(service, [bytes_per_s](ShardLink& link) {
     link.loop->post([link = link.link.get(), bytes_per_s] { link->pace(bytes_per_s); });
   });
@@ -62,6 +62,7 @@ void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<
 }
 
 void ShardLinks::peer_left(uint32_t service) {
+  MutexLock lock(mutex_);
   for_each_of(service,
               [](ShardLink& link) { link.loop->post([link = link.link.get()] { link->peer_left(); }); });
 }
@@ -79,21 +80,20 @@ void ShardLinks::add_successor(const protocol::NodeInfo& server) {
 
 void ShardLinks::lose(const protocol::Removed& removed) {
   MutexLock lock(mutex_);
-  std::vector<ShardLink>& links = services_[removed.node];
   if (!successors_) {
-    for (ShardLink& link : links)
+    return for_each_of(removed.node, [&](ShardLink& link) {
       link.loop->post([link = link.link.get(), why = unavailable(removed.text)] { link->fail(why); });
-    return;
+    });
   }
   successors_->lose(removed.node, removed.weights_ppb);
   if (states_losses_ && removed.stores) ++losses_;
-  untold_ += links.size();
-  for (ShardLink& link : links) {
+  untold_ += services_[removed.node].size();
+  for_each_of(removed.node, [this](ShardLink& link) {
     link.loop->post([this, link = link.link.get()] {
       link->fail_over();
       on_told();
     });
-  }
+  });
   go_on_if_all_is_told();  // there may be no link
 }
 

@@ -65,12 +65,13 @@ class ShardLinks {
   template <typename F>
   void for_each(F&& f) BPS_REQUIRES(mutex_);
   template <typename F>
-  void for_each_of(uint32_t service, F&& f) BPS_EXCLUDES(mutex_);
+  void for_each_of(uint32_t service, F&& f) BPS_REQUIRES(mutex_);
   ShardLink& link_at(uint32_t service, uint16_t serving_index) BPS_REQUIRES(mutex_);
   // A link to a lost service has told of its outcomes.
   void on_told() BPS_EXCLUDES(mutex_);
   // If all links have, states the losses and lets partitions move.
   void go_on_if_all_is_told() BPS_REQUIRES(mutex_);
+  // Passes what waits to the links of the successors.
   void post_waiting() BPS_REQUIRES(mutex_);
   // Nothing waits any more: it fails with `why`.
   void end(const Status& why) BPS_REQUIRES(mutex_);
@@ -85,11 +86,12 @@ class ShardLinks {
   std::vector<std::vector<ShardLink>> services_ BPS_GUARDED_BY(mutex_);  // indexed by node, shard
   std::optional<protocol::Successors> successors_ BPS_GUARDED_BY(mutex_);
   bool states_losses_ BPS_GUARDED_BY(mutex_) = false;
-  uint64_t losses_ BPS_GUARDED_BY(mutex_) = 0;  // to be stated
-  uint64_t stated_ BPS_GUARDED_BY(mutex_) = 0;
-  size_t untold_ BPS_GUARDED_BY(mutex_) = 0;                       // number of links before their on_told()
-  std::vector<OutgoingPartition> waiting_ BPS_GUARDED_BY(mutex_);  // for them
-  Status ended_ BPS_GUARDED_BY(mutex_);                            // by end()
+  uint64_t losses_ BPS_GUARDED_BY(mutex_) = 0;  // number of losses to be stated
+  uint64_t stated_ BPS_GUARDED_BY(mutex_) = 0;  // number of losses that were stated last
+  // Number of links to lost services that have not told of their outcomes, and what waits for them.
+  size_t untold_ BPS_GUARDED_BY(mutex_) = 0;
+  std::vector<OutgoingPartition> waiting_ BPS_GUARDED_BY(mutex_);
+  Status ended_ BPS_GUARDED_BY(mutex_);  // not ok: by end()
 };
 
 }  // namespace byteps::worker

@@ -16,12 +16,11 @@ constexpr size_t kMostEnded = 4096;
 }  // namespace
 
 void SessionTable::end(const SessionId& session) {
-  live.erase(session);
-  if (!ended.insert(session).second) return;
-  ended_in_order.push_back(session);
-  if (ended_in_order.size() <= kMostEnded) return;
-  ended.erase(ended_in_order.front());
-  ended_in_order.pop_front();
+  sessions[session] = nullptr;
+  ended.push_back(session);
+  if (ended.size() <= kMostEnded) return;
+  sessions.erase(ended.front());
+  ended.pop_front();
 }
 
 ResumingConnection::ResumingConnection(std::unique_ptr<Connection> carrier, SessionId session,
@@ -144,8 +143,9 @@ Status ResumingConnection::on_frame(const Arrival& arrival, Bytes payload) {
 // Whoever has never received anything, and has all that it ever sent, may begin anew.
 Status ResumingConnection::on_open(const ResumeHead& open) {
   if (is_connecting_end() || is_known_) return data_loss(peer_ + ": opened the connection twice");
-  const auto known = table_->live.find(open.session);
-  if (known != table_->live.end()) {
+  const auto known = table_->sessions.find(open.session);
+  const bool is_new = known == table_->sessions.end();
+  if (!is_new && known->second != nullptr) {
     ResumingConnection* const session = known->second;
     const uint32_t received = open.received;
     session->use(std::move(carrier_));
@@ -157,13 +157,13 @@ Status ResumingConnection::on_open(const ResumeHead& open) {
     end(aborted(peer_ + ": goes on with an earlier connection"));
     return status;
   }
-  if (open.oldest != 0 || open.received != 0 || table_->ended.contains(open.session)) {
+  if (!is_new || open.oldest != 0 || open.received != 0) {
     transmit({.kind = Kind::kUnknown});
     return Status::ok();
   }
   session_ = open.session;
   is_known_ = true;
-  table_->live.emplace(session_, this);
+  table_->sessions.emplace(session_, this);
   transmit({.kind = Kind::kResumed});
   resume();
   return Status::ok();

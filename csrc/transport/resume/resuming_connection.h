@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,11 +17,10 @@ class ResumingConnection;
 
 // The sessions of one listener. On the listener's loop.
 struct SessionTable {
-  std::map<SessionId, ResumingConnection*> live;  // they may be resumed
-  // The last ones that have ended here. The other end may believe that the network has reset them,
-  // and if it has received nothing yet, it would begin anew.
-  std::set<SessionId> ended;
-  std::deque<SessionId> ended_in_order;
+  // Null: it has ended here. The other end may believe that the network has reset it, and if it has
+  // received nothing yet, it would begin anew.
+  std::map<SessionId, ResumingConnection*> sessions;
+  std::deque<SessionId> ended;  // the last ones, in this order; older ones are forgotten
 
   void end(const SessionId& session);
 };
