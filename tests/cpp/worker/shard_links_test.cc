@@ -211,7 +211,7 @@ class LosingShardLinksTest : public ShardLinksTest {
   void lose_successor_slowly() {
     lose(1, 2);
     ASSERT_TRUE(has_got({DataType::kHello, DataType::kStated}));
-    loops_[1]->post([this] { go_on_.wait(); });
+    loops_[1]->post([go_on = go_on_] { go_on->wait(); });
     lose(2, 0);
     enqueue(links_.at(1, 0), 1, 1);
     for (int i = 0; i < 10; ++i) run_on(*loops_[0], [] {});  // what can come has come
@@ -221,7 +221,8 @@ class LosingShardLinksTest : public ShardLinksTest {
            shard(0, 0).received.get() == types;
   }
 
-  std::latch go_on_{1};
+  // Shared, as the fixture stops its loops when members of this class are gone.
+  const std::shared_ptr<std::latch> go_on_ = std::make_shared<std::latch>(1);
 };
 
 TEST_F(LosingShardLinksTest, AfterALossItIsStatedThatAllIsSaidBeforePartitionsMove) {
@@ -233,7 +234,7 @@ TEST_F(LosingShardLinksTest, AfterALossItIsStatedThatAllIsSaidBeforePartitionsMo
 
 TEST_F(LosingShardLinksTest, APartitionWhoseSuccessorIsLostMovesAfterThatIsStatedToo) {
   lose_successor_slowly();
-  go_on_.count_down();
+  go_on_->count_down();
   EXPECT_TRUE(has_got({DataType::kHello, DataType::kStated, DataType::kStated, DataType::kMoved}));
 }
 
@@ -242,14 +243,14 @@ TEST_F(LosingShardLinksTest, WhatWaitsFailsWithTheJob) {
   links_.fail(unavailable("rank 7 is lost"));
   EXPECT_TRUE(wait_for(1));
   EXPECT_EQ(completed_.get().status.at(1).message(), "rank 7 is lost");
-  go_on_.count_down();
+  go_on_->count_down();
 }
 
 TEST_F(LosingShardLinksTest, WhatWaitsFailsWhenThisRankLeaves) {
   lose_successor_slowly();
   std::thread others([this] {
     EXPECT_TRUE(wait_for(1));
-    go_on_.count_down();
+    go_on_->count_down();
   });
   leave(kNever);
   others.join();
