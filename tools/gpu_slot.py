@@ -27,6 +27,7 @@ TRANSFORMER = "benchmarks/gpu/transformer.py"
 ABI = "tests/cpp/device/cuda_abi_check.cc"
 CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda")
 RULES = ROOT / "build" / "cuda_rules"
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,22 @@ def parts() -> list[Part]:
     sources += [f"csrc/base/{name}.cc" for name in ("status", "check", "log")]
     compiler = ("c++", "-std=c++20", "-O1", "-Icsrc", *sources, "-ldl", "-lpthread", "-o", str(RULES))
     install = (PYTHON, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "-e", ".")
-    staged = (*LAUNCH, "--nproc-per-node", "2", "benchmarks/gpu/staged_path.py")
+    two = (*LAUNCH, "--nproc-per-node", "2")
+    staged = (*two, "benchmarks/gpu/staged_path.py")
+    training = (*two, "tests/gpu/training.py")
+    ways = "optimizer,ddp,torch_ddp,cross_barrier"
     return [
         Part("build", install, 200),
         Part("build-rules", compiler, 60),
         Part("rules", (str(RULES),), 40),
         Part("abi", ("c++", "-std=c++20", "-fsyntax-only", "-Icsrc", f"-I{CUDA}/include", ABI), 30),
-        Part("stress-2", (*LAUNCH, "--nproc-per-node", "2", "tests/gpu/stress.py", "10"), 50),
+        Part("stress-2", (*two, "tests/gpu/stress.py", "10"), 50),
         Part("stress-4", (*LAUNCH, "--nproc-per-node", "4", "tests/gpu/stress.py", "10"), 60),
+        # Memory of other allocators: mapped by cuMemMap, and ordered by streams.
+        Part("stress-mapped", (*two, "tests/gpu/stress.py", "5"), 50, {ALLOCATOR: "expandable_segments:True"}),
+        Part("stress-ordered", (*two, "tests/gpu/stress.py", "5"), 50, {ALLOCATOR: "backend:cudaMallocAsync"}),
+        Part("training", (*training, ways, "float32,float16,bfloat16"), 60),
+        Part("training-compiled", (*training, ways, "float32", "compile"), 90),
         Part("staged-path", staged, 100),
         Part("staged-path-8-threads", staged, 100, {"BYTEPS_SERVER_ENGINE_THREAD": "8"}),
         Part("staged-path-1-mib", staged, 100, {"BYTEPS_PARTITION_BYTES": str(1 << 20)}),
