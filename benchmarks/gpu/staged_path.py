@@ -11,12 +11,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 import byteps
 import byteps.torch as bps
+from byteps import _core
+from byteps.buffer import DTYPE_CODES
 from byteps.handles import InFlight
+from byteps.ops import ReduceOp
 from byteps.torch.single_bucket import SingleParameterBucket
 
 MIB = 1 << 20
@@ -70,6 +74,23 @@ def measure_copies() -> float:
     return rate
 
 
+def measure_sum_loops() -> float:
+    """Returns the rate at which all ranks sum two pieces of pinned memory at once, in bytes/s."""
+    piece, threads, rounds = MIB, 4, 16
+    memory = torch.empty(threads * 3 * rounds * piece, dtype=torch.uint8, pin_memory=True).zero_()
+
+    def work(thread: int) -> None:
+        first = memory.data_ptr() + thread * 3 * rounds * piece
+        for offset in range(first, first + 3 * rounds * piece, 3 * piece):
+            sources = [offset + piece, offset + 2 * piece]
+            _core.reduce_n(offset, sources, piece // 4, DTYPE_CODES["float32"], ReduceOp.Sum.value)
+
+    with ThreadPoolExecutor(threads) as pool:
+        rate = bps.size() * threads * rounds * piece / timed(lambda: list(pool.map(work, range(threads))), 9)
+    report(f"sum loops of all ranks on pinned memory, {threads} threads each: {rate / 1e9:.2f} GB/s")
+    return rate
+
+
 def measure_sums(tensor: torch.Tensor, name: str, rounds: int) -> tuple[float, float]:
     """Returns the time of a push_pull in s, and the rate of one summing thread in GB/s."""
     bps.push_pull_inplace(tensor, name=name)
@@ -79,14 +100,14 @@ def measure_sums(tensor: torch.Tensor, name: str, rounds: int) -> tuple[float, f
     return seconds, (after["sum_bytes"] - before["sum_bytes"]) / max(after["sum_us"] - before["sum_us"], 1) / 1e3
 
 
-def measure_sizes(copy_rate: float) -> None:
+def measure_sizes(limit: float) -> None:
     for mib, rounds in SIZES_MIB.items():
         host_s, _ = measure_sums(torch.ones(mib * MIB // 4), f"host {mib}", rounds)
         device_s, sum_rate = measure_sums(torch.ones(mib * MIB // 4, device="cuda"), f"device {mib}", rounds)
         rate = mib * MIB / device_s
         report(
-            f"{mib:5} MiB: {rate / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), {rate / copy_rate:.2f} of the copies' "
-            f"rate; {sum_rate:.1f} GB/s a summing thread; tensors of the host {mib * MIB / host_s / 1e9:6.2f} GB/s"
+            f"{mib:5} MiB: {rate / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), {rate / limit:.2f} of the slower "
+            f"of both; {sum_rate:.1f} GB/s a summing thread; host tensors {mib * MIB / host_s / 1e9:6.2f} GB/s"
         )
     metrics = byteps.metrics()
     report(f"unpinned: {metrics['unpinned_bytes'] / 1e9:.2f} of {metrics['staged_bytes'] / 1e9:.2f} GB")
@@ -178,7 +199,7 @@ def main() -> None:
     report(f"{bps.size()} ranks, {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
     chosen = sys.argv[1:] or ["sizes", "calls", "products"]
     if "sizes" in chosen:
-        measure_sizes(measure_copies())
+        measure_sizes(min(measure_copies(), measure_sum_loops()))
     if "calls" in chosen:
         for device in ("cpu", "cuda"):
             measure_calls(device)

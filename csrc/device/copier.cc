@@ -11,21 +11,12 @@ constexpr uint64_t kBusyBytesToDevice = 8 << 20;
 
 }  // namespace
 
-Result<std::unique_ptr<Copier>> Copier::create(CudaDevice& device, std::function<void()> wake) {
+Result<std::unique_ptr<Copier>> Copier::create(CudaDevice& device) {
   std::unique_ptr<Copier> copier(new Copier(device));
-  BPS_RETURN_IF_ERROR(copier->open(wake));
+  const CurrentContext current(device);
+  BPS_RETURN_IF_ERROR(copier->open(copier->to_host_.stream));
+  BPS_RETURN_IF_ERROR(copier->open(copier->to_device_.stream));
   return Result<std::unique_ptr<Copier>>(std::move(copier));
-}
-
-Status Copier::open(const std::function<void()>& wake) {
-  const CurrentContext current(device_);
-  for (Side* const side : {&to_host_.side, &to_device_.side, &inputs_}) {
-    side->waker = std::make_unique<Waker>();
-    side->waker->wake = wake;
-    BPS_RETURN_IF_ERROR(open(side->stream));
-  }
-  BPS_RETURN_IF_ERROR(open(to_host_.stream));
-  return open(to_device_.stream);
 }
 
 Status Copier::open(cuda::Stream& stream) {
@@ -35,10 +26,6 @@ Status Copier::open(cuda::Stream& stream) {
 Copier::~Copier() {
   close(to_host_.stream);
   close(to_device_.stream);
-  for (Side* const side : {&to_host_.side, &to_device_.side, &inputs_}) {
-    close(side->stream);
-    if (side->waker && side->waker->is_outstanding) static_cast<void>(side->waker.release());
-  }
 }
 
 void Copier::close(cuda::Stream stream) {
@@ -55,35 +42,34 @@ void Copier::copy_to_host(ToHost copy) {
   begin_copies();
 }
 
-void Copier::begin_copies() {
+// Returns whether it has begun any, or they have failed.
+bool Copier::begin_copies() {
+  if (waiting_.empty()) return false;
   const CurrentContext current(device_);
   const BesideCaptures beside(device_);
+  bool has_begun = false;
+  const Transfer* unready = nullptr;
   for (auto next = waiting_.begin(); next != waiting_.end() && to_host_.bytes < kMaxBytesToHost;) {
     const ToHost& copy = next->second;
     if (!copy.is_pinned) {
       // Such a copy occupies this thread until it is done, so its input has to be there first.
-      const Result<bool> is_ready = copy.transfer->is_input_ready();
-      if (!is_ready) return fail(is_ready.status());
+      const Result<bool> is_ready =
+          copy.transfer.get() == unready ? Result<bool>(false) : copy.transfer->is_input_ready();
+      if (!is_ready) {
+        fail(is_ready.status());
+        return true;
+      }
       if (!*is_ready) {
-        // Others may wait as well; poll() comes here again when the first one is there.
-        const Status status =
-            wake_after(inputs_, [&](cuda::Stream side) { return copy.transfer->order_after(side); });
-        if (!status.is_ok()) return fail(status);
+        unready = copy.transfer.get();
         ++next;
         continue;
       }
     }
     ToHost begun = std::move(waiting_.extract(next++).mapped());
+    has_begun = true;
     if (const Status status = begin(begun); !status.is_ok()) begun.done(status);
   }
-}
-
-template <typename Wait>
-Status Copier::wake_after(Side& side, Wait&& wait) {
-  if (side.waker->is_outstanding.exchange(true)) return Status::ok();
-  BPS_RETURN_IF_ERROR(wait(side.stream));
-  return device_.status("cuLaunchHostFunc",
-                        cu_.launch_host_func(side.stream, &Copier::on_host_function, side.waker.get()));
+  return has_begun;
 }
 
 Status Copier::begin(ToHost& copy) {
@@ -125,48 +111,41 @@ void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Don
   const Status status = device_.status("cuEventRecord", cu_.event_record(event, direction.stream));
   // The copy is on the device already: poll() calls its `done`, with this error.
   if (!status.is_ok() && failed_.is_ok()) failed_ = status;
-  notify(direction);
 }
 
-void Copier::notify(Direction& direction) {
-  if (!failed_.is_ok() || direction.in_flight.empty()) return;
-  const Status status = wake_after(direction.side, [&](cuda::Stream side) {
-    return device_.status("cuStreamWaitEvent",
-                          cu_.stream_wait_event(side, direction.in_flight.front().event, 0));
-  });
-  if (!status.is_ok()) failed_ = status;
-}
-
-void Copier::on_host_function(void* argument) {
-  auto* const waker = static_cast<Waker*>(argument);
-  const auto wake = waker->wake;  // the owner may destroy the waker from now on
-  waker->is_outstanding = false;
-  wake();
-}
-
-void Copier::poll() {
-  if (!failed_.is_ok()) return fail(failed_);
+bool Copier::poll() {
+  if (!failed_.is_ok()) {
+    const bool had_copies = !is_idle();
+    fail(failed_);
+    return had_copies;
+  }
   const CurrentContext current(device_);
   const BesideCaptures beside(device_);
-  for (Direction* const direction : {&to_device_, &to_host_}) {
-    complete(*direction);
-    notify(*direction);
-  }
-  if (!failed_.is_ok()) return fail(failed_);
-  begin_copies();
+  const bool to_device = complete(to_device_);
+  const bool to_host = complete(to_host_);
+  if (!failed_.is_ok()) fail(failed_);
+  const bool has_begun = begin_copies();
+  return to_device || to_host || has_begun;
 }
 
-void Copier::complete(Direction& direction) {
+// Returns whether any were done, or have failed.
+bool Copier::complete(Direction& direction) {
+  bool has_completed = false;
   while (!direction.in_flight.empty()) {
     const cuda::Code code = cu_.event_query(direction.in_flight.front().event);
-    if (code == cuda::kErrorNotReady) return;
-    if (code != cuda::kSuccess) return fail(device_.status("a copy", code));
+    if (code == cuda::kErrorNotReady) break;
+    has_completed = true;
+    if (code != cuda::kSuccess) {
+      fail(device_.status("a copy", code));
+      break;
+    }
     InFlight done = std::move(direction.in_flight.front());
     direction.in_flight.pop_front();
     direction.bytes -= done.bytes;
     device_.give_back(done.event);
     done.done(Status::ok());
   }
+  return has_completed;
 }
 
 // CUDA does nothing more in a context that has failed, so nothing uses the memory any more.

@@ -1,19 +1,15 @@
 // Copies between host memory and one device, on streams of its own, so that they run beside each
 // other and beside the program's work. Copies to the host begin in the order of priority.
 //
-// Completions: for each direction, a host function on a side stream that waits for the oldest copy
-// calls `wake`; the owner then calls poll(), which asks the events. The side stream keeps the host
-// function from holding up the next copy. After an error of the device, host functions may never
-// run, so the owner also calls poll() now and then.
+// Completions: the owner calls poll() again and again, which asks the events. Host functions of CUDA
+// would tell of them, too, but up to 600 us late where processes share a device: the stream that has
+// to wait for the copy waits for its process's next time slice as well.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -28,9 +24,7 @@ class Copier {
  public:
   // The host memory, or the tensor, is not used any more. An error: nothing was copied.
   using Done = UniqueFunction<void(const Status&)>;
-  // `wake` is called on a thread of CUDA, where no function of CUDA may be called; perhaps later
-  // than this object exists.
-  static Result<std::unique_ptr<Copier>> create(CudaDevice& device, std::function<void()> wake);
+  static Result<std::unique_ptr<Copier>> create(CudaDevice& device);
   // Waits for copies on the device; the others are dropped without their `done`.
   ~Copier();
   Copier(const Copier&) = delete;
@@ -55,57 +49,38 @@ class Copier {
 
   // Copies to the host that have not begun fail with `why`.
   void drop_waiting(const Status& why);
-  // Calls `done` of the copies that are done, and begins others.
-  void poll();
+  // Calls `done` of the copies that are done, and begins others. Returns whether any were done or
+  // begun. Never waits.
+  bool poll();
   bool is_idle() const {
     return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty();
   }
 
  private:
-  // Host functions may run late or, after an error of the device, never. So these are not destroyed
-  // while one is outstanding.
-  struct Waker {
-    std::function<void()> wake;
-    std::atomic<bool> is_outstanding = false;
-  };
   struct InFlight {
     cuda::Event event;
     uint64_t bytes;
     Done done;
   };
-  // A stream that only waits, and then has CUDA call `wake`.
-  struct Side {
-    cuda::Stream stream = nullptr;
-    std::unique_ptr<Waker> waker;
-  };
   struct Direction {
     cuda::Stream stream = nullptr;
-    Side side;
     std::deque<InFlight> in_flight;  // in the order of the stream
     uint64_t bytes = 0;              // in flight
   };
 
   explicit Copier(CudaDevice& device) : device_(device), cu_(device.cu()) {}
-  Status open(const std::function<void()>& wake);
   Status open(cuda::Stream& stream);
   void close(cuda::Stream stream);
-  void begin_copies();
+  bool begin_copies();
   Status begin(ToHost& copy);
   // `done` follows what `direction` has been given so far, which is seen by `event`.
   void follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done);
-  // Has CUDA call `wake` when the direction's oldest copy is done.
-  void notify(Direction& direction);
-  // Has CUDA call `wake` after what `wait` has the side's stream wait for, unless it will call anyway.
-  template <typename Wait>
-  Status wake_after(Side& side, Wait&& wait);
-  static void on_host_function(void* waker);
-  void complete(Direction& direction);
+  bool complete(Direction& direction);
   void fail(const Status& why);
 
   CudaDevice& device_;
   const cuda::Functions& cu_;
   Direction to_host_, to_device_;
-  Side inputs_;  // waits for inputs whose copies need the processor
   // By priority, the largest first, then in the order of calls.
   std::map<std::pair<int64_t, uint64_t>, ToHost> waiting_;
   uint64_t last_number_ = 0;

@@ -1,9 +1,11 @@
 #include "worker/device_staging.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -15,8 +17,13 @@ using protocol::StartPartition;
 
 namespace {
 
-// How often the copies in flight are asked, in case CUDA does not call back.
-constexpr TimeUs kPollUs = 100'000;
+// Copies are asked after this part of the time since the last one was done, so that their end is
+// noticed late by this part at most.
+constexpr TimeUs kPartOfWait = 16;
+constexpr TimeUs kLeastPollUs = 20;
+constexpr TimeUs kMostPollUs = 10'000;
+// The kernel may delay a timer by 50 us otherwise.
+constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr uint64_t kFirstChunkBytes = 512 << 10;
 constexpr uint64_t kLargestChunkBytes = 4 << 20;
 // Of one tensor, in host memory. The bus carries this much while a partition makes its way.
@@ -90,8 +97,9 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
   std::vector<Returned> returned_;             // to be copied to the device
   std::map<const CudaDevice*, std::unique_ptr<Copier>> copiers_;
   Status failed_;
-  bool polls_ = false;     // a timer runs
-  bool has_turn_ = false;  // on_turn() follows
+  std::optional<TimeUs> waits_since_us_;  // of copies in flight: since the last one was done
+  bool polls_ = false;                    // a timer runs
+  bool has_turn_ = false;                 // on_turn() follows
 };
 
 DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared,
@@ -110,6 +118,7 @@ Status DeviceStaging::start(const device::CudaDriver& driver) {
   if (!loop) return loop.status();
   loop_ = std::move(*loop);
   on_loop_ = std::make_unique<OnLoop>(driver, *this, loop_);
+  loop_->post([] { prctl(PR_SET_TIMERSLACK, kTimerSlackNs); });
   return Status::ok();
 }
 
@@ -148,8 +157,7 @@ void DeviceStaging::stop() {
 
 Result<Copier*> DeviceStaging::OnLoop::copier_of(CudaDevice& device) {
   if (const auto found = copiers_.find(&device); found != copiers_.end()) return found->second.get();
-  // What is posted to a loop that has stopped does not run.
-  auto created = Copier::create(device, [this, on = loop_] { on->post([this] { poll(); }); });
+  auto created = Copier::create(device);
   if (!created) return created.status();
   return (copiers_[&device] = std::move(*created)).get();
 }
@@ -198,13 +206,13 @@ void DeviceStaging::OnLoop::begin(const std::shared_ptr<Chunk>& chunk) {
   if (!protocol::has_values(chunk->starts.front().head)) return send(chunk);
   add(owner_.metrics_.staged_bytes, chunk->bytes);
   pending_.insert(chunk);
-  poll_later();
   (*copier)->copy_to_host({.transfer = tensor.transfer,
                            .from = tensor.input + chunk->offset,
                            .to = chunk->buffer.memory.bytes(),
                            .is_pinned = chunk->buffer.is_pinned,
                            .priority = chunk->starts.front().head.priority,
                            .done = [this, chunk](const Status& status) { on_copied(chunk, status); }});
+  poll_later();
 }
 
 void DeviceStaging::OnLoop::on_copied(const std::shared_ptr<Chunk>& chunk, const Status& status) {
@@ -307,19 +315,23 @@ void DeviceStaging::OnLoop::fail(const Status& why) {
 }
 
 void DeviceStaging::OnLoop::poll() {
-  for (const auto& [device, copier] : copiers_) copier->poll();
+  bool has_progressed = false;
+  for (const auto& [device, copier] : copiers_) has_progressed |= copier->poll();
+  if (has_progressed) waits_since_us_.reset();
   if (!returned_.empty()) send_back();
+  poll_later();
 }
 
 void DeviceStaging::OnLoop::poll_later() {
-  if (polls_) return;
+  const bool is_idle = std::ranges::all_of(copiers_, [](const auto& each) { return each.second->is_idle(); });
+  if (polls_ || is_idle) return;
   polls_ = true;
-  loop_->run_at(loop_->now_us() + kPollUs, [this] {
+  const TimeUs now = loop_->now_us();
+  if (!waits_since_us_) waits_since_us_ = now;
+  const TimeUs waited_us = now - *waits_since_us_;
+  loop_->run_at(now + std::clamp(waited_us / kPartOfWait, kLeastPollUs, kMostPollUs), [this] {
     polls_ = false;
     poll();
-    for (const auto& [device, copier] : copiers_) {
-      if (!copier->is_idle()) return poll_later();
-    }
   });
 }
 

@@ -88,6 +88,7 @@ struct Player {
   Code failed = kSuccess;
   int capturing_globally = 0;
   bool capture_is_spoilt = false;
+  uint64_t queries = 0;  // calls of cuEventQuery
 };
 
 void end_threads();
@@ -271,6 +272,12 @@ PLAYED void played_cuda_recover() {
   for (const auto& event : all.events) event->completed = event->recorded;
   all.changed.notify_all();
 }
+PLAYED uint64_t played_cuda_queries() {
+  Player& all = player();
+  const Lock lock(all.mutex);
+  return all.queries;
+}
+
 PLAYED uint64_t played_cuda_pinned_bytes() {
   Player& all = player();
   const Lock lock(all.mutex);
@@ -428,6 +435,7 @@ PLAYED Code cuEventRecord(Event event, Stream handle) {
 }
 PLAYED Code cuEventQuery(Event event) {
   PLAYED_CHECK(true);
+  ++all.queries;
   if (event->is_captured) return kErrorStreamCaptureUnsupported;
   return event->completed >= event->recorded ? kSuccess : kErrorNotReady;
 }
