@@ -27,14 +27,14 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
     const Card& card = cards_[i];
     const auto part = parts.find(i);
     const bool is_due = card.nodes > 0 && !card.is_fixed && now >= card.next_try_us;
-    if (!is_due || part == parts.end() || part->second < kUsualPart) continue;
+    if (!is_due || part == parts.end() || part->second < usual_part_of_rate()) continue;
     if (!slowest || card.mbps < cards_[*slowest].mbps) slowest = i;
   }
   std::vector<uint32_t> cards;
   for (uint32_t i = 0; slowest && i < cards_.size(); ++i) {
     const Card& card = cards_[i];
-    const bool is_equal = std::max(card.mbps, cards_[*slowest].mbps) <=
-                          kSpeedNoise * std::min(card.mbps, cards_[*slowest].mbps);
+    const bool is_equal =
+        std::max(card.mbps, cards_[*slowest].mbps) <= noise_ * std::min(card.mbps, cards_[*slowest].mbps);
     if (card.nodes > 0 && !card.is_fixed && is_equal) cards.push_back(i);
   }
   return cards;
@@ -44,7 +44,7 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
 double LinkSpeeds::next_faster_mbps(uint32_t than) const {
   double mbps = 0;
   for (const Card& card : cards_) {
-    const bool is_faster = card.nodes > 0 && card.mbps > kSpeedNoise * cards_[than].mbps;
+    const bool is_faster = card.nodes > 0 && card.mbps > noise_ * cards_[than].mbps;
     if (is_faster && (mbps == 0 || card.mbps < mbps)) mbps = card.mbps;
   }
   return mbps;

@@ -36,11 +36,12 @@ constexpr uint64_t kManyBytes = 1ull << 40;  // large, for precision
 }  // namespace
 
 LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const PlacementPolicy& policy,
-                       TimeUs window_us, TimeUs now)
+                       TimeUs window_us, double noise, TimeUs now)
     : nodes_(std::move(nodes)),
       num_workers_(num_workers),
       policy_(policy),
       window_us_(window_us),
+      noise_(noise),
       tree_(nodes_, num_workers) {
   make_cards(now);
   const auto shares = reducer_host_shares(tree_.reducer_hosts(), policy_);
@@ -137,7 +138,7 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
   // The best flows but for a few, which may have been lucky. At times only slow ones are left.
   usual_part_ = std::max(sorted[(sorted.size() - 1) / 10], kUsualDecay * usual_part_);
   const double usual = usual_part_;
-  const auto is_slow = [usual](double part) { return part < kUsualPart * usual; };
+  const auto is_slow = [this, usual](double part) { return part < usual_part_of_rate() * usual; };
   Parts slow;
   while (!flows.empty()) {
     const Parts parts = parts_of(flows);
@@ -149,7 +150,7 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
     }
     // Where all flows are uneven, for example because processors are the limit, cards are alike.
     const auto is_suspect = [&](uint32_t card) {
-      const bool is_worse = parts.at(card) < kUsualPart * best || touched[card] == flows.size();
+      const bool is_worse = parts.at(card) < usual_part_of_rate() * best || touched[card] == flows.size();
       return !cards_[card].is_fixed && is_slow(parts.at(card)) && is_worse;
     };
     std::map<uint32_t, int> count;  // of slow flows
@@ -200,7 +201,7 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
     const auto found = slow.find(i);
     if (found == slow.end()) {
       const auto part = parts.find(i);
-      if (part != parts.end() && part->second >= kUsualPart * usual_part_) {
+      if (part != parts.end() && part->second >= usual_part_of_rate() * usual_part_) {
         card.slow_windows = 0;
         card.blamed_part = 0;
       }
@@ -253,7 +254,7 @@ std::vector<ReducerHost> LinkSpeeds::hosts_with(const std::vector<double>& mbps)
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (cards_[i].nodes == 0) own[i] = 0;
   }
-  const std::vector<double> even = even_out(own, kSpeedNoise);
+  const std::vector<double> even = even_out(own, noise_);
   for (size_t i = 0; i < hosts.size(); ++i)
     hosts[i].nic_mbps = even[i] > 0 && !cards_[i].is_fixed ? even[i] : mbps[i];
   return hosts;

@@ -6,7 +6,8 @@
 // carries less has a slow card at one of its ends. From the reports of a window:
 //   - A flow is *slow* if it has carried less than 0.85 of its paced rate while it was busy, and
 //     less than 0.85 of what the best flows have carried of theirs lately: if the whole network is
-//     slower, the best placement is still the same.
+//     slower, the best placement is still the same. Where packets are lost, flows are uneven, and
+//     0.67 takes the place of 0.85.
 //   - The card with the most slow flows is slow; then the card with the most slow flows among the
 //     remaining ones, and so on (greedy cover; of several with equally many all are). Only a card
 //     whose flows together carry less of their rate than another card's can be. Its speed is the
@@ -27,6 +28,7 @@
 // 256 nodes, whose reports would be too many, and if a speed is unknown or all are told.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -45,9 +47,10 @@ namespace byteps::protocol {
 class LinkSpeeds {
  public:
   // `nodes` in the order of Roster::nodes, with the speeds of the start. `window_us`: time between
-  // two reports of a node.
+  // two reports of a node. `noise`: by what factor what equal cards carry differs
+  // (NicSurvey::noise).
   LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const PlacementPolicy& policy,
-             TimeUs window_us, TimeUs now);
+             TimeUs window_us, double noise, TimeUs now);
 
   // False: on_report() must not be called.
   bool learns() const { return learns_; }
@@ -79,6 +82,7 @@ class LinkSpeeds {
  private:
   // A flow carries this part of its paced rate even if it is a little disturbed.
   static constexpr double kUsualPart = 0.85;
+  double usual_part_of_rate() const { return std::min(kUsualPart, 1 / noise_); }
   // Smaller gains are not worth a move.
   static constexpr double kLeastGain = 1.05;
 
@@ -153,6 +157,7 @@ class LinkSpeeds {
   uint32_t num_workers_;
   PlacementPolicy policy_;
   TimeUs window_us_;
+  double noise_;
   TimeUs next_tick_us_ = kNever;
   Tree tree_;
   bool learns_ = false;

@@ -71,6 +71,7 @@ void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders
     card.needs_all_shards = card.connections > card.num_threads && mbps >= kLeastGain * card.mbps;
   card.mbps = std::max(card.mbps, mbps);
   if (done.resent_ppm > kLossyPpm) loses_ = true;
+  round_trip_us_ = std::max(round_trip_us_, static_cast<TimeUs>(done.rtt_us));
   const uint32_t again = is_first ? second_connections(card, done) : 0;
   if (again > 0) {
     card.connections = again;
@@ -118,7 +119,7 @@ void NicSurvey::on_tick(TimeUs now) {
 void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   std::vector<double> speeds;
   for (const Card& card : cards_) speeds.push_back(card.mbps);
-  speeds = even_out(speeds, loses_ ? kSpeedNoiseWithLosses : kSpeedNoise);
+  speeds = even_out(speeds, noise());
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeInfo& node = nodes[i];
     const Card& card = cards_[card_of_node_[i]];

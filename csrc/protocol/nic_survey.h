@@ -38,6 +38,10 @@ inline constexpr uint32_t kShardsOfLongPath = 8;
 // Round trips from which on a path is long.
 inline constexpr TimeUs kLongPathUs = 20'000;
 
+// By what factor measurements of equal cards differ: usually, and where packets are lost.
+inline constexpr double kSpeedNoise = 1.1;
+inline constexpr double kSpeedNoiseWithLosses = 1.5;
+
 class NicSurvey {
  public:
   struct Order {
@@ -60,6 +64,11 @@ class NicSurvey {
   void on_tick(TimeUs now);
   TimeUs next_tick_us() const { return over_ ? kNever : step_deadline_us_; }
   bool over() const { return over_; }
+
+  // By what factor measurements of equal cards differ in this network.
+  double noise() const { return loses_ ? kSpeedNoiseWithLosses : kSpeedNoise; }
+  // The longest one that was seen; 0: none was.
+  TimeUs round_trip_us() const { return round_trip_us_; }
 
   // Fills in the measured speeds (evened out by even_out) of nodes whose own speed is unknown, and
   // reduces the shards of each service to those that it is to use; the others stay idle. These are
@@ -92,6 +101,7 @@ class NicSurvey {
   TimeUs long_path_us_;
   bool spans_machines_ = false;
   bool loses_ = false;  // the network has lost packets of a measurement
+  TimeUs round_trip_us_ = 0;
   std::vector<Card> cards_;
   std::vector<uint32_t> card_of_node_;
   TimeUs grace_us_ = 0;
@@ -101,10 +111,6 @@ class NicSurvey {
   std::set<uint32_t> awaited_;  // nodes that have not answered
   bool over_ = false;
 };
-
-// By what factor measurements of equal cards differ: usually, and where packets are lost.
-inline constexpr double kSpeedNoise = 1.1;
-inline constexpr double kSpeedNoiseWithLosses = 1.5;
 
 // Speeds within the factor `noise` of each other are taken for equal: each group of them gets its
 // highest speed, because other traffic and losses can only slow a measurement down. So noise does

@@ -13,9 +13,14 @@ constexpr TimeUs kSurveyTimeoutUs = 4'000'000;
 
 // The scheduler reads the reports of this many nodes per interval, which have a row for each node.
 constexpr TimeUs kReportsPerInterval = 64;
+// Congestion control takes some ten round trips to find the rate of a path, and loses it again with
+// packets. What a connection carries in fewer says little about its card.
+constexpr TimeUs kRoundTripsPerInterval = 50;
 
-TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes) {
-  return configured_us * std::max<TimeUs>(1, static_cast<TimeUs>(num_nodes) / kReportsPerInterval);
+TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes, TimeUs round_trip_us) {
+  const TimeUs interval_us =
+      configured_us * std::max<TimeUs>(1, static_cast<TimeUs>(num_nodes) / kReportsPerInterval);
+  return configured_us == 0 ? 0 : std::max(interval_us, kRoundTripsPerInterval * round_trip_us);
 }
 
 }  // namespace
@@ -118,7 +123,8 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   if (!shares) return fail(shares.status(), actions);
   roster.shares_ppb = in_parts_per_billion(*shares);
   link_speeds_.emplace(roster.nodes, roster.num_workers, options_.placement,
-                       report_interval_us(options_.report_us, roster.nodes.size()), now);
+                       report_interval_us(options_.report_us, roster.nodes.size(), survey_->round_trip_us()),
+                       survey_->noise(), now);
   roster.has_standby = options_.has_standby;
   if (link_speeds_->learns()) roster.report_us = static_cast<uint64_t>(link_speeds_->window_us());
   if (encode(roster).payload.size() > kMaxRosterBytes) {

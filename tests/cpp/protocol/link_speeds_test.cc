@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/nic_survey.h"
+
 namespace byteps::protocol {
 namespace {
 
@@ -35,10 +37,10 @@ std::vector<NodeInfo> nodes_of(const std::vector<double>& workers, const std::ve
 class Network {
  public:
   Network(const std::vector<double>& workers, const std::vector<double>& servers,
-          const std::vector<NodeInfo>& nodes)
+          const std::vector<NodeInfo>& nodes, double noise = kSpeedNoise)
       : num_workers_(static_cast<uint32_t>(workers.size())),
         nodes_(nodes),
-        speeds_(nodes, num_workers_, {}, kWindowUs, 0),
+        speeds_(nodes, num_workers_, {}, kWindowUs, noise, 0),
         shares_(speeds_.shares()) {
     real_ = workers;
     real_.insert(real_.end(), servers.begin(), servers.end());
@@ -132,6 +134,20 @@ TEST(LinkSpeeds, NothingMovesWhileSpeedsAreAsBelieved) {
     Network network(workers, servers);
     network.pass(50, 0.1);
     EXPECT_EQ(network.moves_, 0);
+  }
+}
+
+// As where packets are lost: in each window other flows are slow.
+TEST(LinkSpeeds, WhereEqualCardsDifferOnlyLargerDifferencesCount) {
+  const std::vector<double> workers(4, 100), servers(2, 100);
+  for (const double noise : {kSpeedNoise, kSpeedNoiseWithLosses}) {
+    Network network(workers, servers, nodes_of(workers, servers), noise);
+    network.unevenness_ = 0.3;
+    network.pass(200, 0.2);
+    EXPECT_EQ(network.moves_ == 0, noise == kSpeedNoiseWithLosses) << testing::PrintToString(network.texts_);
+    network.real_[1] = 25;
+    network.pass(20, 0.2);
+    EXPECT_LT(network.over_best(), 1.3) << testing::PrintToString(network.texts_);
   }
 }
 
@@ -275,7 +291,7 @@ TEST(LinkSpeeds, AToldSpeedStays) {
 
 TEST(LinkSpeeds, LearnsOnlyWhereSharesDependOnUnknownSpeeds) {
   const auto learns = [](std::vector<NodeInfo> nodes, uint32_t workers, const PlacementPolicy& policy = {}) {
-    return LinkSpeeds(std::move(nodes), workers, policy, kWindowUs, 0).learns();
+    return LinkSpeeds(std::move(nodes), workers, policy, kWindowUs, kSpeedNoise, 0).learns();
   };
   EXPECT_TRUE(learns(nodes_of({200, 200}, {}), 2));
   EXPECT_FALSE(learns(nodes_of({200}, {}), 1)) << "one machine";
@@ -284,7 +300,7 @@ TEST(LinkSpeeds, LearnsOnlyWhereSharesDependOnUnknownSpeeds) {
   std::vector<NodeInfo> told = nodes_of({200, 200}, {});
   for (NodeInfo& node : told) node.nic_is_told = true;
   EXPECT_FALSE(learns(told, 2));
-  EXPECT_FALSE(LinkSpeeds(nodes_of({200, 200}, {}), 2, {}, 0, 0).learns()) << "no reports";
+  EXPECT_FALSE(LinkSpeeds(nodes_of({200, 200}, {}), 2, {}, 0, kSpeedNoise, 0).learns()) << "no reports";
 }
 
 TEST(LinkSpeeds, ServersOfOneMachineShareItsCard) {
@@ -313,36 +329,36 @@ NodeInfo newcomer(uint32_t mbps, const std::string& host = "new") {
 }
 
 TEST(LinkSpeedsOfNewcomers, AServerThatComesGetsTheShareOfOneThatWasThereFromTheStart) {
-  LinkSpeeds speeds(nodes_of({200, 200, 200}, {400}), 3, {}, kWindowUs, 0);
+  LinkSpeeds speeds(nodes_of({200, 200, 200}, {400}), 3, {}, kWindowUs, kSpeedNoise, 0);
   const LinkSpeeds::Change change = speeds.add(newcomer(100), 0);
   EXPECT_TRUE(change.moves);
   EXPECT_EQ(change.speeds.nic_mbps, (std::vector<uint32_t>{200, 200, 200, 400, 100}));
-  const LinkSpeeds from_start(nodes_of({200, 200, 200}, {400, 100}), 3, {}, kWindowUs, 0);
+  const LinkSpeeds from_start(nodes_of({200, 200, 200}, {400, 100}), 3, {}, kWindowUs, kSpeedNoise, 0);
   for (size_t host = 0; host < 5; ++host) EXPECT_NEAR(speeds.shares()[host], from_start.shares()[host], 1e-9);
   speeds.lose(4);
   EXPECT_EQ(speeds.shares()[4], 0);
 }
 
 TEST(LinkSpeedsOfNewcomers, AnUnknownCardCountsAsTheOtherServers) {
-  LinkSpeeds known(nodes_of({200, 200, 200}, {400, 600}), 3, {}, kWindowUs, 0);
+  LinkSpeeds known(nodes_of({200, 200, 200}, {400, 600}), 3, {}, kWindowUs, kSpeedNoise, 0);
   EXPECT_EQ(known.add(newcomer(0), 0).speeds.nic_mbps.back(), 500u);
-  LinkSpeeds alone(nodes_of({200, 100, 300}, {}), 3, {}, kWindowUs, 0);
+  LinkSpeeds alone(nodes_of({200, 100, 300}, {}), 3, {}, kWindowUs, kSpeedNoise, 0);
   EXPECT_EQ(alone.add(newcomer(0), 0).speeds.nic_mbps.back(), 200u);
-  LinkSpeeds unknown(nodes_of({0, 0, 0}, {0}), 3, {}, kWindowUs, 0);
+  LinkSpeeds unknown(nodes_of({0, 0, 0}, {0}), 3, {}, kWindowUs, kSpeedNoise, 0);
   EXPECT_EQ(unknown.add(newcomer(0), 0).speeds.nic_mbps.back(), 0u);
   EXPECT_NEAR(unknown.shares()[4], unknown.shares()[3], 1e-9);
 }
 
 TEST(LinkSpeedsOfNewcomers, WithWeightsItGetsTheMeanOfTheServers) {
   const PlacementPolicy weights{.kind = PlacementPolicy::Kind::kWeights, .weights = {1, 1, 2, 4}};
-  LinkSpeeds speeds(nodes_of({0, 0}, {0, 0}), 2, weights, kWindowUs, 0);
+  LinkSpeeds speeds(nodes_of({0, 0}, {0, 0}), 2, weights, kWindowUs, kSpeedNoise, 0);
   speeds.add(newcomer(0), 0);
   EXPECT_NEAR(speeds.shares()[4], 3.0 / 11, 1e-9);
 }
 
 TEST(LinkSpeedsOfNewcomers, TheSpeedOfTheirCardsIsLearnedAsWell) {
   const std::vector<NodeInfo> at_start = nodes_of({200, 200, 200}, {200});
-  LinkSpeeds speeds(at_start, 3, {}, kWindowUs, 0);
+  LinkSpeeds speeds(at_start, 3, {}, kWindowUs, kSpeedNoise, 0);
   speeds.add(newcomer(200), 0);
   std::vector<NodeInfo> nodes = at_start;
   nodes.push_back(newcomer(200));

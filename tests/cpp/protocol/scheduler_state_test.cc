@@ -271,13 +271,15 @@ TEST_F(SchedulerStateTest, LeavingIsToldAndFailsWaitingBarriers) {
 // A scheduler that measures the network cards first.
 class MeasuringTest : public SchedulerStateTest {
  protected:
-  MeasuringTest() {
+  MeasuringTest() { start(0); }
+  void start(TimeUs report_us) {
     state_ = SchedulerState({.num_workers = 2,
                              .num_servers = 1,
                              .start_timeout_us = kStartUs,
                              .timeout_us = kTimeoutUs,
                              .op_timeout_us = kOpUs,
                              .probe_nics = true,
+                             .report_us = report_us,
                              .first_epoch = 5},
                             0);
   }
@@ -291,7 +293,23 @@ class MeasuringTest : public SchedulerStateTest {
     for (PeerId peer = 0; peer < 3; ++peer) receive(peer, ProbeReady{{"10.0.0.1:1"}});
     ASSERT_EQ(receivers<ProbeStart>(), Peers{0});
   }
+  // All measure 80 Mbit/s.
+  Roster roster_after(uint64_t round_trip_us) {
+    start_rounds();
+    for (uint32_t hub = 0; hub < 3; ++hub)
+      receive(hub, ProbeDone{first<ProbeStart>().round, 10'000'000, round_trip_us + hub});
+    return first<Roster>();
+  }
 };
+
+TEST_F(MeasuringTest, ReportsAreOfManyRoundTrips) {
+  start(750'000);
+  EXPECT_EQ(roster_after(100).report_us, 750'000u);
+  start(750'000);
+  EXPECT_EQ(roster_after(100'000).report_us, 5'000'100u);
+  start(0);
+  EXPECT_EQ(roster_after(100'000).report_us, 0u) << "none are wanted";
+}
 
 TEST_F(MeasuringTest, TheRosterWaitsForTheSpeedsAndHasThem) {
   join_all();
