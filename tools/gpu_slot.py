@@ -60,7 +60,6 @@ def parts() -> list[Part]:
         Part("training", (*training, ways, "float32,float16,bfloat16"), 60),
         Part("training-compiled", (*training, ways, "float32", "compile"), 90),
         Part("staged-path", staged, 100),
-        Part("staged-path-1-mib", staged, 100, {"BYTEPS_PARTITION_BYTES": str(1 << 20)}),
         *(
             Part(f"{how}-{backend}-{ranks}", (*TORCHRUN, "--nproc-per-node", ranks, TRANSFORMER, how, backend), 60)
             for ranks in ("2", "4")

@@ -19,7 +19,12 @@ constexpr uint64_t kPartitionsPerHost = 128;
 constexpr uint64_t kLeastBytes = 128 << 10;
 constexpr uint64_t kMostBytes = 1 << 20;
 constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the network is unknown
-constexpr uint64_t kOneMachineBytes = 256 << 10;
+// On one machine: 256 KiB, which fit into every second-level cache; more for large tensors, which do
+// not stay in a cache anyway, so that they have fewer messages. With 4 ranks on 2 cores, 8 MiB took
+// 6.3 ms in partitions of 256 KiB and 5.6 in these, 64 MiB 55 and 50 ms; on an H200 1 GiB 20.2 and
+// 21.3 GB/s.
+constexpr uint64_t kLeastBytesOnOneMachine = 256 << 10;
+constexpr uint64_t kPartitionsOnOneMachine = 16;
 constexpr uint64_t kMostLeastBytes = 512 << 10;
 constexpr double kLeastUs = 200;  // sending a partition should take at least this long
 // The last sum of a tensor travels alone. On a slow link that takes longer than the work of smaller
@@ -94,7 +99,8 @@ PartitionRule::PartitionRule(const Tree& tree, uint64_t fixed_bytes)
 
 uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   if (fixed_bytes_ > 0) return fixed_bytes_;
-  if (num_hosts_ == 1) return kOneMachineBytes;
+  if (num_hosts_ == 1)
+    return std::clamp(tensor_bytes / kPartitionsOnOneMachine, kLeastBytesOnOneMachine, kMostBytes);
   return std::clamp(tensor_bytes / (kPartitionsPerHost * num_hosts_), least_bytes_, kMostBytes);
 }
 

@@ -43,8 +43,8 @@ class Tree;
 // partitions, but none so small that its messages cost more than its bytes. The more machines, the
 // longer a root waits for one partition of each; and each of the connections between two machines
 // (one for every rank and shard) has only its part of the card (protocol/pacing.h). So partitions
-// may be smaller where there are many. On one machine, a partition should fit into the second-level
-// cache.
+// may be smaller where there are many. On one machine, partitions of small tensors fit into the
+// second-level cache.
 class PartitionRule {
  public:
   // `fixed_bytes` for all tensors; 0: depends on the tensor and the job. `connections`: the largest

@@ -97,8 +97,10 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
            Case{reducer_hosts(512, 100'000), 64 << 20, 32 * kib},
            Case{reducer_hosts(16384, 100'000), 64 << 20, 16 * kib},  // the least of all
            Case{reducer_hosts(512, 0), 64 << 20, 32 * kib},
-           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},    // unknown speed
-           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},  // one machine
+           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},   // unknown speed
+           Case{reducer_hosts(1, 200), 1 << 20, 256 * kib},  // one machine: in the cache
+           Case{reducer_hosts(1, 200), 8 << 20, 512 * kib},
+           Case{reducer_hosts(1, 200), 64 << 20, 1024 * kib},
        }) {
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 12345).wanted_bytes(job.tensor_bytes), 12345u)
@@ -123,7 +125,7 @@ TEST(PartitionRule, OfATreeDependsOnRanksAndShards) {
   EXPECT_EQ(wanted_bytes(8, 8, 4), 64u << 10);
   EXPECT_EQ(wanted_bytes(32, 8, 4), 64u << 10) << "two ranks have connections";
   EXPECT_EQ(wanted_bytes(128, 8, 4), 32u << 10) << "one rank has connections";
-  EXPECT_EQ(wanted_bytes(1, 8, 4), 256u << 10) << "one machine";
+  EXPECT_EQ(wanted_bytes(1, 8, 4), 1u << 20) << "one machine";
 }
 
 }  // namespace
