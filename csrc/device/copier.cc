@@ -42,12 +42,10 @@ void Copier::copy_to_host(ToHost copy) {
   begin_copies();
 }
 
-// Returns whether it has begun any, or they have failed.
-bool Copier::begin_copies() {
-  if (waiting_.empty()) return false;
+void Copier::begin_copies() {
+  if (waiting_.empty()) return;
   const CurrentContext current(device_);
   const BesideCaptures beside(device_);
-  bool has_begun = false;
   const Transfer* unready = nullptr;
   for (auto next = waiting_.begin(); next != waiting_.end() && to_host_.bytes < kMaxBytesToHost;) {
     const ToHost& copy = next->second;
@@ -55,10 +53,7 @@ bool Copier::begin_copies() {
       // Such a copy occupies this thread until it is done, so its input has to be there first.
       const Result<bool> is_ready =
           copy.transfer.get() == unready ? Result<bool>(false) : copy.transfer->is_input_ready();
-      if (!is_ready) {
-        fail(is_ready.status());
-        return true;
-      }
+      if (!is_ready) return fail(is_ready.status());
       if (!*is_ready) {
         unready = copy.transfer.get();
         ++next;
@@ -66,10 +61,8 @@ bool Copier::begin_copies() {
       }
     }
     ToHost begun = std::move(waiting_.extract(next++).mapped());
-    has_begun = true;
     if (const Status status = begin(begun); !status.is_ok()) begun.done(status);
   }
-  return has_begun;
 }
 
 Status Copier::begin(ToHost& copy) {
@@ -115,17 +108,16 @@ void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Don
 
 bool Copier::poll() {
   if (!failed_.is_ok()) {
-    const bool had_copies = !is_idle();
     fail(failed_);
-    return had_copies;
+    return true;
   }
   const CurrentContext current(device_);
   const BesideCaptures beside(device_);
   const bool to_device = complete(to_device_);
   const bool to_host = complete(to_host_);
   if (!failed_.is_ok()) fail(failed_);
-  const bool has_begun = begin_copies();
-  return to_device || to_host || has_begun;
+  begin_copies();
+  return to_device || to_host;
 }
 
 // Returns whether any were done, or have failed.

@@ -49,8 +49,8 @@ class Copier {
 
   // Copies to the host that have not begun fail with `why`.
   void drop_waiting(const Status& why);
-  // Calls `done` of the copies that are done, and begins others. Returns whether any were done or
-  // begun. Never waits.
+  // Calls `done` of the copies that are done, and begins others. Returns whether any were done. Waits
+  // only for copies to memory that is not pinned.
   bool poll();
   bool is_idle() const {
     return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty();
@@ -71,7 +71,7 @@ class Copier {
   explicit Copier(CudaDevice& device) : device_(device), cu_(device.cu()) {}
   Status open(cuda::Stream& stream);
   void close(cuda::Stream stream);
-  bool begin_copies();
+  void begin_copies();
   Status begin(ToHost& copy);
   // `done` follows what `direction` has been given so far, which is seen by `event`.
   void follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done);

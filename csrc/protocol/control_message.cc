@@ -181,7 +181,7 @@ void fields(auto& codec, One<ProbeStart> auto& m) {
 void fields(auto& codec, One<ProbeDone> auto& m) {
   codec.number("round", m.round, 1);
   codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
-  codec.number("round trip", m.rtt_us);
+  codec.number("round trip", m.rtt_us, 0, kMaxRoundTripUs);
   codec.number("bytes sent again", m.resent_ppm);
 }
 

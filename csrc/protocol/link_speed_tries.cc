@@ -27,7 +27,7 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
     const Card& card = cards_[i];
     const auto part = parts.find(i);
     const bool is_due = card.nodes > 0 && !card.is_fixed && now >= card.next_try_us;
-    if (!is_due || part == parts.end() || part->second < usual_part_of_rate()) continue;
+    if (!is_due || part == parts.end() || part->second < least_usual_part()) continue;
     if (!slowest || card.mbps < cards_[*slowest].mbps) slowest = i;
   }
   std::vector<uint32_t> cards;

@@ -138,7 +138,7 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
   // The best flows but for a few, which may have been lucky. At times only slow ones are left.
   usual_part_ = std::max(sorted[(sorted.size() - 1) / 10], kUsualDecay * usual_part_);
   const double usual = usual_part_;
-  const auto is_slow = [this, usual](double part) { return part < usual_part_of_rate() * usual; };
+  const auto is_slow = [this, usual](double part) { return part < least_usual_part() * usual; };
   Parts slow;
   while (!flows.empty()) {
     const Parts parts = parts_of(flows);
@@ -150,7 +150,7 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
     }
     // Where all flows are uneven, for example because processors are the limit, cards are alike.
     const auto is_suspect = [&](uint32_t card) {
-      const bool is_worse = parts.at(card) < usual_part_of_rate() * best || touched[card] == flows.size();
+      const bool is_worse = parts.at(card) < least_usual_part() * best || touched[card] == flows.size();
       return !cards_[card].is_fixed && is_slow(parts.at(card)) && is_worse;
     };
     std::map<uint32_t, int> count;  // of slow flows
@@ -201,7 +201,7 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
     const auto found = slow.find(i);
     if (found == slow.end()) {
       const auto part = parts.find(i);
-      if (part != parts.end() && part->second >= usual_part_of_rate() * usual_part_) {
+      if (part != parts.end() && part->second >= least_usual_part() * usual_part_) {
         card.slow_windows = 0;
         card.blamed_part = 0;
       }

@@ -80,9 +80,10 @@ class LinkSpeeds {
   const std::vector<double>& shares() const { return shares_; }
 
  private:
-  // A flow carries this part of its paced rate even if it is a little disturbed.
+  // A flow carries this part of its paced rate even if it is a little disturbed; less where equal
+  // cards carry different parts.
   static constexpr double kUsualPart = 0.85;
-  double usual_part_of_rate() const { return std::min(kUsualPart, 1 / noise_); }
+  double least_usual_part() const { return std::min(kUsualPart, 1 / noise_); }
   // Smaller gains are not worth a move.
   static constexpr double kLeastGain = 1.05;
 

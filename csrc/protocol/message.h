@@ -41,6 +41,8 @@ inline constexpr uint16_t kMaxTransportBytes = 16;
 // Helpers of one process that measures its network card.
 inline constexpr uint32_t kMaxHelpers = 64;
 inline constexpr uint64_t kMaxNicBytesPerS = 100'000'000'000'000;
+// A minute: longer than the survey of network cards takes.
+inline constexpr uint64_t kMaxRoundTripUs = 60'000'000;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 // Heartbeats that each node sends within the job's timeout.
 inline constexpr int64_t kHeartbeatsPerTimeout = 4;

@@ -21,7 +21,7 @@ constexpr uint64_t kMostBytes = 1 << 20;
 constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the network is unknown
 // On one machine: 256 KiB, which fit into every second-level cache; more for large tensors, which do
 // not stay in a cache anyway, so that they have fewer messages. With 4 ranks on 2 cores, 8 MiB took
-// 6.3 ms in partitions of 256 KiB and 5.6 in these, 64 MiB 55 and 50 ms; on an H200 1 GiB 20.2 and
+// 6.9 ms in partitions of 256 KiB and 5.9 in these, 64 MiB 54 and 47 ms; on an H200 1 GiB 20.2 and
 // 21.3 GB/s.
 constexpr uint64_t kLeastBytesOnOneMachine = 256 << 10;
 constexpr uint64_t kPartitionsOnOneMachine = 16;

@@ -2,10 +2,11 @@
 // each is sent when its copy is done, and copied back when its result has arrived.
 //
 // A copy costs about as much time of this thread as 256 KiB take on the bus, which is the size of
-// many partitions. So partitions side by side are copied together: to the host in chunks that grow, so
-// that the first one is sent early; to the device as many as have arrived while others are being
-// copied. Only a part of a tensor is in host memory at the same time, so that it stays in the cache;
-// ranks copy the partitions of a tensor in the same order, so they never wait for each other's.
+// many partitions. So partitions side by side are copied together: to the host in chunks that grow,
+// so that the first one is sent early; to the device as many as have arrived while others are being
+// copied. Only a part of a tensor is in host memory at the same time, so that it stays in the
+// cache; ranks copy the partitions of a tensor in the same order, so they never wait for each
+// other's.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ gradient; "bfloat16" with autocast.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,6 @@ INFINITE_STEP = 5  # of float16, on rank 0
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
 Tensor = torch.Tensor
-Step = Callable[[int], None]
 
 
 def make_model() -> nn.Module:

@@ -90,7 +90,8 @@ std::vector<Control> random_controls(Random& random) {
       ProbeReady{{random.text(kMaxHostBytes), random.text(kMaxHostBytes)}},
       ProbeStart{
           1 + random.u32() / 2, 1 + random.u32() % kMaxAddresses, {{{random.text(kMaxHostBytes)}}, {}}},
-      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1), random.u32(), random.u32()},
+      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1), random.below(kMaxRoundTripUs + 1),
+                random.u32()},
       Waits{random.text(kMaxTextBytes), random.below(2) == 1},
       Waiting{random.text(kMaxTextBytes)},
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
@@ -233,6 +234,15 @@ TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
             std::string::npos);
   store_number(&encoded.payload[encoded.payload.size() - 14], uint32_t{0xFFFFFFFF});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 0 to 262144"),
+            std::string::npos);
+}
+
+// The scheduler multiplies it.
+TEST(ControlMessage, ARoundTripIsAtMostAMinute) {
+  EncodedControl encoded = encode(ProbeDone{.round = 1, .rtt_us = kMaxRoundTripUs});
+  EXPECT_TRUE(decode_control(encoded.head, encoded.payload).is_ok());
+  encoded = encode(ProbeDone{.round = 1, .rtt_us = kMaxRoundTripUs + 1});
+  EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("round trip"),
             std::string::npos);
 }
 
