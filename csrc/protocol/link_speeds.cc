@@ -23,8 +23,10 @@ constexpr double kLeastPart = 0.1;
 
 constexpr double kSameSpeed = 1.1;
 constexpr double kSameShare = 1e-3;
-// Windows until the first try, and after a card has become slower.
+// Windows until the first try (where packets are lost, the measurement at the start is less
+// exact), and after a card has become slower.
 constexpr TimeUs kFirstPause = 80;
+constexpr TimeUs kFirstPauseWithLosses = 10;
 constexpr TimeUs kPauseOfSlow = 20;
 
 // Each of them reports a row for each other one.
@@ -57,7 +59,7 @@ LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const 
 
 void LinkSpeeds::make_cards(TimeUs now) {
   Card untried;
-  untried.pause_us = kFirstPause * window_us_;
+  untried.pause_us = (noise_ > kSpeedNoise ? kFirstPauseWithLosses : kFirstPause) * window_us_;
   untried.next_try_us = now + untried.pause_us;
   cards_.assign(tree_.num_reducer_hosts(), untried);
   std::vector<std::set<std::string>> hosts(cards_.size());

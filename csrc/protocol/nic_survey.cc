@@ -12,8 +12,6 @@ namespace byteps::protocol {
 namespace {
 
 constexpr size_t kGroup = 4;
-// Pacing connections a little too fast costs nothing; pacing them too slowly costs time.
-constexpr double kHeadroom = 1.03;
 // Several connections have to be so much faster than one: they carry small tensors less evenly.
 constexpr double kLeastGain = 1.4;
 constexpr uint32_t kLossyPpm = 2000;
@@ -125,7 +123,7 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
     const Card& card = cards_[card_of_node_[i]];
     size_t most_shards = node.num_threads;
     if (node.nic_mbps == 0) {
-      node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
+      node.nic_mbps = static_cast<uint32_t>(std::lround(speeds[card_of_node_[i]]));
       if (fit_shards && node.nic_mbps > 0)
         most_shards = std::min<size_t>(most_shards, useful_shards(node.nic_mbps));
       if (card.needs_all_shards) most_shards = node.num_shards();

@@ -23,20 +23,14 @@ constexpr double kRememberedBytes = 16 << 20;
 // Where more is lost, timeouts decide, which the formula of suits_reno does not know.
 constexpr double kFewLosses = 0.02;
 // The window that reno keeps up must be larger than what the rate needs by this factor.
-constexpr double kEasily = 2;
+constexpr double kEasily = 8;
 
 // Bursts are half a window, at most 64 KiB; a smaller window grows for as many bytes as the second.
 constexpr uint64_t kLargeWindowBytes = 96 << 10;
 constexpr uint64_t kGrowthBytes = 256 << 10;
 
-// Parts of a limit: above the first it is reached, though headers and what is sent again count, too;
-// below the second it is far away. A connection with the headroom that the connections of a full
-// link have lies between them.
-constexpr double kReached = 0.92;
-constexpr double kFarAway = 0.7;
-constexpr double kHeadroomStep = 1.25;
-constexpr double kMostHeadroom = 64;
-constexpr TimeUs kLeastBusyUs = 10'000;  // the kernel counts milliseconds
+// The limit of BBR, as a multiple of the wanted rate.
+constexpr double kBbrHeadroom = 1.02;
 
 std::string congestion_control(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
@@ -75,13 +69,9 @@ void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
   sent_ = kRememberedBytes;
 }
 
-void Headroom::look(uint64_t acknowledged_bytes, TimeUs busy_us, uint64_t bytes_per_s) {
-  if (busy_us < seen_busy_us_ + kLeastBusyUs) return;
-  const double seconds = static_cast<double>(busy_us - std::exchange(seen_busy_us_, busy_us)) / 1e6;
-  const uint64_t bytes = acknowledged_bytes - std::exchange(seen_bytes_, acknowledged_bytes);
-  const double part = static_cast<double>(bytes) / seconds / (factor_ * static_cast<double>(bytes_per_s));
-  if (part >= kReached) factor_ = std::min(kHeadroomStep * factor_, kMostHeadroom);
-  if (part < kFarAway) factor_ = std::max(factor_ / kHeadroomStep, kLeast);
+double LossMeter::loss(uint32_t packet_bytes) const {
+  if (seen_sent_ < packet_bytes || sent_ <= 0) return 1;
+  return std::min(1.0, resent_ / sent_ + static_cast<double>(packet_bytes) / static_cast<double>(seen_sent_));
 }
 
 void RateLimit::set(int fd, uint64_t bytes_per_s) {
@@ -97,7 +87,7 @@ void RateLimit::set(int fd, uint64_t bytes_per_s) {
 void RateLimit::apply(int fd) {
   uint64_t limit = ~uint64_t{0};
   if (bytes_per_s_ > 0) {
-    const double factor = is_bbr() && !suits_reno_ ? headroom_.factor() : 1;
+    const double factor = is_bbr() && !suits_reno_ ? kBbrHeadroom : 1;
     limit = static_cast<uint64_t>(factor * static_cast<double>(bytes_per_s_));
   }
   if (limit == std::exchange(limit_, limit)) return;
@@ -118,7 +108,6 @@ void RateLimit::choose_congestion_control(int fd) {
   unlooked_bytes_ = 0;
   const PathQuality path = look(fd);
   suits_reno_ = suits_reno(path, bytes_per_s_);
-  if (!suits_reno_ && !uses_reno_) headroom_.look(path.acknowledged_bytes, path.busy_us, bytes_per_s_);
   // BBR's window does not become large at every rate, so one attempt has to do.
   grows_ = suits_reno_ && !grows_ && path.window_bytes < kLargeWindowBytes;
   use_reno(fd, suits_reno_ && !grows_);
@@ -136,11 +125,9 @@ PathQuality RateLimit::look(int fd) {
   if (!statistics) return {.min_rtt_us = kNever};
   losses_.look(statistics->sent_bytes, statistics->resent_bytes);
   return {.min_rtt_us = statistics->min_rtt_us,
-          .loss = losses_.loss(),
+          .loss = losses_.loss(statistics->packet_bytes),
           .packet_bytes = statistics->packet_bytes,
-          .window_bytes = statistics->window_bytes,
-          .acknowledged_bytes = statistics->acknowledged_bytes,
-          .busy_us = statistics->busy_us};
+          .window_bytes = statistics->window_bytes};
 }
 
 }  // namespace byteps::transport

@@ -214,6 +214,18 @@ TEST(LinkSpeeds, ATryNeverShowsMoreThanTheCardCarries) {
 }
 
 // What a try costs: windows in which roots are elsewhere.
+// Connections are paced: without a try, all would stay as slow as they were measured.
+TEST(LinkSpeeds, WhatWasMeasuredTooSlowWhereLossesWereSeenIsTriedSoon) {
+  const std::vector<double> measured(4, 60);
+  Network network(measured, {60, 60}, nodes_of(measured, {60, 60}), kSpeedNoiseWithLosses);
+  network.real_.assign(6, 100);
+  network.pass(25);
+  for (const NodeInfo& node : network.nodes_) EXPECT_GT(node.nic_mbps, 85u);
+  EXPECT_EQ(network.moves_, 0) << "all cards are equal";
+  network.pass(100);
+  for (const NodeInfo& node : network.nodes_) EXPECT_NEAR(node.nic_mbps, 100, 10);
+}
+
 TEST(LinkSpeeds, TriesThatFailAreRare) {
   Network network({200, 200, 200, 200}, {});
   network.real_[2] = 50;

@@ -17,7 +17,6 @@ namespace {
 constexpr TimeUs kPatienceUs = 1'000;
 constexpr TimeUs kDeadlineUs = 1'000'000;
 constexpr uint32_t kEpoch = 77;
-constexpr double kHeadroom = 1.03;  // resulting speed / measured speed
 
 std::vector<NodeInfo> nodes_on(const std::vector<std::string>& machines, uint32_t num_workers) {
   std::vector<NodeInfo> nodes(machines.size());
@@ -73,7 +72,7 @@ class SurveyTest : public testing::Test {
           hubs_.push_back(node);
           mbps = std::min(mbps, start.connections * mbps_of_connection_);
           if (start.connections > 1) connections_.push_back(start.connections);
-          const double bytes_per_s = payload_bytes_per_s(mbps) / kHeadroom;
+          const double bytes_per_s = payload_bytes_per_s(mbps);
           survey_->on_done(node, {start.round, static_cast<uint64_t>(bytes_per_s), rtt_us_, resent_ppm_}, 0,
                            orders_);
         }
@@ -181,7 +180,7 @@ TEST_F(SurveyTest, ASilentNodeEndsItAndMeasuredSpeedsStay) {
   orders_.clear();
   survey_->on_ready(0, {address_of(0)}, 10, orders_);
   survey_->on_ready(1, {address_of(1)}, 10, orders_);
-  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300) / kHeadroom), 100}, 20, orders_);
+  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300)), 100}, 20, orders_);
   ASSERT_EQ(survey_->next_tick_us(), 20 + kPatienceUs);
   survey_->on_tick(19 + kPatienceUs);
   EXPECT_FALSE(survey_->over());
