@@ -21,7 +21,8 @@
 // are none. If they would carry more with the shares of now, only the pace changes. Otherwise
 // shares change, too, but only so far that a push_pull takes at most a quarter longer if the cards
 // are not faster. A try that succeeds is followed by the next one at once, one that fails after
-// twice the last pause.
+// twice the last pause. The first try comes sooner where the measurement at the start has seen
+// losses.
 //
 // Cards whose speed is told (NodeInfo::nic_is_told) keep it. Nothing is learned under a policy
 // other than `auto`, whose shares do not depend on speeds, in jobs of one machine or of more than

@@ -56,7 +56,7 @@ bool suits_reno(const PathQuality& path, uint64_t bytes_per_s) {
   if (path.min_rtt_us == kNever || path.loss > kFewLosses) return false;
   const double packets = static_cast<double>(bytes_per_s) * static_cast<double>(path.min_rtt_us) / 1e6 /
                          static_cast<double>(std::max<uint32_t>(path.packet_bytes, 1));
-  return path.loss <= 0 || packets * kEasily <= 1.22 / std::sqrt(path.loss);
+  return packets * kEasily * std::sqrt(path.loss) <= 1.22;
 }
 
 void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
@@ -70,7 +70,7 @@ void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
 }
 
 double LossMeter::loss(uint32_t packet_bytes) const {
-  if (seen_sent_ < packet_bytes || sent_ <= 0) return 1;
+  if (seen_sent_ == 0) return 1;
   return std::min(1.0, resent_ / sent_ + static_cast<double>(packet_bytes) / static_cast<double>(seen_sent_));
 }
 

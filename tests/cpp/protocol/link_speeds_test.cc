@@ -213,7 +213,6 @@ TEST(LinkSpeeds, ATryNeverShowsMoreThanTheCardCarries) {
   }
 }
 
-// What a try costs: windows in which roots are elsewhere.
 // Connections are paced: without a try, all would stay as slow as they were measured.
 TEST(LinkSpeeds, WhatWasMeasuredTooSlowWhereLossesWereSeenIsTriedSoon) {
   const std::vector<double> measured(4, 60);
@@ -226,6 +225,7 @@ TEST(LinkSpeeds, WhatWasMeasuredTooSlowWhereLossesWereSeenIsTriedSoon) {
   for (const NodeInfo& node : network.nodes_) EXPECT_NEAR(node.nic_mbps, 100, 10);
 }
 
+// What a try costs: windows in which roots are elsewhere.
 TEST(LinkSpeeds, TriesThatFailAreRare) {
   Network network({200, 200, 200, 200}, {});
   network.real_[2] = 50;
