@@ -24,10 +24,13 @@ class Transfer:
 
     __slots__ = ("_device", "core")
 
-    def __init__(self, device: Device) -> None:
-        """The push_pull comes after what the calling thread has given its stream so far."""
+    def __init__(self, device: Device, core: _core.Transfer | None = None) -> None:
+        """The push_pull comes after what the calling thread has given its stream so far.
+
+        `core`: has been made already.
+        """
         self._device = device
-        self.core = _core.Transfer(device.index, device.current_stream())
+        self.core = core or _core.Transfer(device.index, device.current_stream())
 
     def order(self) -> None:
         """What the calling thread gives its stream from now on comes after the push_pull.

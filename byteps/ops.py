@@ -11,7 +11,8 @@ from byteps.buffer import DTYPE_BYTES, DTYPE_CODES, Buffer
 from byteps.call_names import UNNAMED
 from byteps.device import Transfer
 from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
-from byteps.handles import Handle, InFlight
+from byteps.handles import Handle
+from byteps.in_flight import InFlight
 from byteps.runtime import Job, current_job
 
 __all__ = [

@@ -17,7 +17,7 @@ from byteps import _core
 from byteps.config import Config, process_environment
 from byteps.ending import Ending, on_its_way
 from byteps.errors import InvalidArgumentError, NotInitializedError
-from byteps.handles import InFlight
+from byteps.in_flight import InFlight
 from byteps.nodes import ForkedNode, LocalNode, Node, forked_from
 
 __all__ = [

@@ -9,7 +9,8 @@ from enum import Enum, auto
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.handles import Handle, InFlight
+from byteps.handles import Handle
+from byteps.in_flight import InFlight
 from byteps.torch.eager import untraced
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence
@@ -153,9 +154,10 @@ class Bucket(ABC):
 
     def send(self, in_flight: InFlight, step: int) -> None:
         """Starts its push_pull in this step of training. A missing gradient counts as zeros."""
-        new = transition(self._state, _IDLE, BucketState.IN_FLIGHT)
+        if self._state is not BucketState.WAITING:  # which it is, almost always
+            transition(self._state, _IDLE, BucketState.IN_FLIGHT)
         self._start(in_flight, step)
-        self._state = new
+        self._state = BucketState.IN_FLIGHT
 
     def keep_own(self) -> None:
         """Replaces `send` in a job of one rank, whose gradients are those of all ranks."""

@@ -9,7 +9,7 @@ from operator import attrgetter, is_
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.handles import InFlight
+from byteps.in_flight import InFlight
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
 from byteps.torch.options import ReducerOptions
 from byteps.torch.start import start_push_pull

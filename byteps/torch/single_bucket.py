@@ -9,11 +9,13 @@ import torch
 
 from byteps.buffer import DTYPE_CODES
 from byteps.compression import sends_as_is
-from byteps.device import Device, Transfer
+from byteps.device import Device
 from byteps.errors import InvalidArgumentError
-from byteps.handles import InFlight
+from byteps.handles import Prepared
+from byteps.in_flight import InFlight
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
 from byteps.torch.device import device_of
+from byteps.torch.eager import untraced
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence
 from byteps.torch.sparse import RowExchange, name_of_rows
@@ -29,20 +31,20 @@ class SingleParameterBucket(Bucket):
     """The gradient of one parameter, dense or sparse."""
 
     __slots__ = (
-        *("_bound_dtype", "_code", "_context", "_copier", "_grad", "_is_sparse", "_nbytes", "_op"),
-        *("_quick_device", "_quick_dtype", "_rows", "_version"),
+        *("_bound_dtype", "_context", "_copier", "_grad", "_is_sparse", "_prepared", "_quick_device", "_quick_dtype"),
+        *("_quick_shape", "_rows", "_version"),
     )
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
         super().__init__(parameters, gradients, options)
         self._is_sparse: bool | None = None  # None: no rank has had this gradient yet
         self._bound_dtype: torch.dtype | None = None  # the dtype that the ranks know the name with
-        # Dtype, its code in the core, device and size of gradients that are sent without preparation.
+        # Dtype, device and shape of gradients that are sent without preparation.
         self._quick_dtype: torch.dtype | None = None
         self._quick_device: torch.device | None = None
         self._copier: Device | None = None  # None: the CPU's memory
-        self._code = self._nbytes = 0
-        self._op = options.op.value
+        self._quick_shape = torch.Size()
+        self._prepared: Prepared | None = None
         self._grad: Tensor | None = None  # the parameter's .grad when it was sent
         self._version = 0  # its version counter then
         self._rows: RowExchange | None = None  # in flight, if the gradient is sparse
@@ -54,7 +56,7 @@ class SingleParameterBucket(Bucket):
 
     def rename(self, before: str, prefix: str) -> None:
         super().rename(before, prefix)
-        self._is_sparse = self._bound_dtype = self._quick_dtype = None
+        self._is_sparse = self._bound_dtype = self._quick_dtype = self._prepared = None
 
     def learn(self, presence: Presence) -> None:
         self._is_sparse = presence.sparse
@@ -72,6 +74,19 @@ class SingleParameterBucket(Bucket):
         if self._rows is not None:
             self._rows.send_payload()
 
+    @untraced
+    def count(self, gradient: Gradient) -> bool:
+        # As the base class does, in one call: hooks run between kernels of the program, with little
+        # of this code in the processor's caches.
+        gradient.passes_left -= 1
+        if gradient.passes_left > 0:
+            return False
+        self._missing -= 1
+        return True
+
+    def is_ready(self) -> bool:
+        return self._missing <= 0 and (self._is_sparse is not None or self._may_be_sent())
+
     def _may_be_sent(self) -> bool:
         # A rank without this gradient has to learn first that it is sparse.
         if self._is_sparse is not None:
@@ -81,40 +96,29 @@ class SingleParameterBucket(Bucket):
 
     def _start(self, in_flight: InFlight, step: int) -> None:
         grad = self.parameters[0].grad
+        prepared = self._prepared
         if (
             grad is not None
+            and prepared is not None
+            and prepared.node is in_flight.node
             and grad.dtype is self._quick_dtype
             and type(grad) is Tensor
             and grad.layout is torch.strided
             and grad.device == self._quick_device
-            and grad.nbytes == self._nbytes
+            and grad.shape == self._quick_shape
             and grad.is_contiguous()
             and not grad.is_neg()
         ):
-            pointer = grad.data_ptr()
-            self._handle = in_flight.start(
-                self.gradients[0].name,
-                pointer,
-                pointer,
-                self._nbytes,
-                self._code,
-                self._op,
-                0,
-                self.priority,
-                grad,
-                _no_result,
-                shape=grad.shape,
-                step=step,
-                transfer=None if self._copier is None else Transfer(self._copier),
-            )
+            in_flight.start_prepared(prepared, grad.data_ptr(), self.priority, step, grad, self._copier)
+            self._handle = prepared
         elif (grad is not None and grad.is_sparse) or (grad is None and self._is_sparse):
             self._start_rows(grad, step)
         else:
-            grad = self._start_dense(grad, step)
+            grad = self._start_dense(grad, in_flight, step)
         self._grad = grad
         self._version = 0 if grad is None else grad._version
 
-    def _start_dense(self, grad: Tensor | None, step: int) -> Tensor:
+    def _start_dense(self, grad: Tensor | None, in_flight: InFlight, step: int) -> Tensor:
         parameter = self.parameters[0]
         if self._is_sparse:
             raise _changed_layout(self.name, "sparse", "dense")
@@ -134,7 +138,9 @@ class SingleParameterBucket(Bucket):
         if sends_as_is(self.options.compression) and parameter.is_contiguous() and is_usable and grad.numel():
             self._quick_dtype = grad.dtype
             self._quick_device, self._copier = grad.device, copier
-            self._code, self._nbytes = DTYPE_CODES[DTYPE_NAMES[grad.dtype]], grad.nbytes
+            self._quick_shape = grad.shape
+            code = DTYPE_CODES[DTYPE_NAMES[grad.dtype]]
+            self._prepared = in_flight.prepare(self.name, grad.nbytes, code, self.options.op.value, grad.shape)
         return grad
 
     def _start_rows(self, grad: Tensor | None, step: int) -> None:
@@ -176,7 +182,3 @@ def _changed_layout(name: str, before: str, now: str) -> InvalidArgumentError:
         f"'{name}' has a {now} gradient, and had a {before} one before or on another rank: use the same layout "
         "everywhere, for example with sparse_as_dense=True"
     )
-
-
-def _no_result() -> None:
-    """The result is in the gradient's own memory."""

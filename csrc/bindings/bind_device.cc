@@ -19,19 +19,23 @@ using device::Transfer;
 
 device::cuda::Stream stream_of(uintptr_t stream) { return reinterpret_cast<device::cuda::Stream>(stream); }
 
-// Keeps the GIL: it is short and never waits.
-std::shared_ptr<Transfer> begin(int ordinal, uintptr_t stream) {
-  const CudaDriver* const driver = value_or_throw(CudaDriver::installed());
-  CudaDevice* const device = value_or_throw(CudaDevice::get(*driver, ordinal));
-  return value_or_throw(Transfer::begin(*device, stream_of(stream)));
-}
-
 }  // namespace
+
+Result<std::shared_ptr<Transfer>> begin_transfer(int ordinal, uintptr_t stream) {
+  const auto driver = CudaDriver::installed();
+  if (!driver) return driver.status();
+  const auto device = CudaDevice::get(**driver, ordinal);
+  if (!device) return device.status();
+  return Transfer::begin(**device, stream_of(stream));
+}
 
 void bind_device(py::module_& module) {
   using py::arg;
   py::class_<Transfer, std::shared_ptr<Transfer>>(module, "Transfer", py::is_final())
-      .def(py::init(&begin), arg("ordinal"), arg("stream"))
+      // Keeps the GIL: it is short and never waits.
+      .def(py::init(
+               [](int ordinal, uintptr_t stream) { return value_or_throw(begin_transfer(ordinal, stream)); }),
+           arg("ordinal"), arg("stream"))
       .def(
           "order_before",
           [](Transfer& transfer, uintptr_t stream) {

@@ -99,6 +99,47 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
                                                  .transfer = std::move(transfer)}));
 }
 
+// A push_pull in place of row-major memory, which is started again and again. Its constant arguments
+// are converted from Python's objects once: that takes longer than all else that a start does here.
+class PreparedPushPull {
+ public:
+  PreparedPushPull(std::shared_ptr<Node> node, std::string name, uint64_t bytes, int dtype, int op,
+                   const Numbers& dims)
+      : node_(std::move(node)),
+        request_{.name = std::move(name),
+                 .dtype = checked(&dtype_from, dtype),
+                 .bytes = bytes,
+                 .op = checked(&reduce_op_from, op),
+                 .shape = value_or_throw(protocol::Shape::of(dims))} {}
+
+  // Keeps the GIL: it is short and never waits.
+  protocol::Handle start(uintptr_t memory, int priority, uint64_t step) {
+    return start_at(memory, priority, step, nullptr);
+  }
+  std::pair<protocol::Handle, std::shared_ptr<device::Transfer>> start_on_device(uintptr_t memory,
+                                                                                 int priority, uint64_t step,
+                                                                                 int ordinal,
+                                                                                 uintptr_t stream) {
+    const auto transfer = begin_transfer(ordinal, stream);
+    if (!transfer) node_->refuse(request_.name, step, transfer.status());
+    throw_if_failed(transfer.status());
+    return {start_at(memory, priority, step, *transfer), *transfer};
+  }
+
+ private:
+  protocol::Handle start_at(uintptr_t memory, int priority, uint64_t step,
+                            std::shared_ptr<device::Transfer> transfer) {
+    request_.priority = priority;
+    request_.step = step;
+    auto* const tensor = reinterpret_cast<std::byte*>(memory);
+    return value_or_throw(
+        node_->push_pull(request_, {.input = tensor, .output = tensor, .transfer = std::move(transfer)}));
+  }
+
+  const std::shared_ptr<Node> node_;
+  protocol::PushPull request_;  // guarded by the GIL
+};
+
 Status wait_until(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
   const TimeUs deadline_us = timeout_s ? now_us() + seconds_to_us(*timeout_s) : kNever;
   return without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
@@ -194,6 +235,12 @@ void bind_node(py::module_& module) {
                  without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); }));
            })
       .def("shutdown", &Node::shutdown, arg("cause") = "", arg("after") = "", WithoutGil());
+  py::class_<PreparedPushPull>(module, "PreparedPushPull", py::is_final())
+      .def(py::init<std::shared_ptr<Node>, std::string, uint64_t, int, int, Numbers>(), arg("node"),
+           arg("name"), arg("nbytes"), arg("dtype"), arg("op"), arg("shape"))
+      .def("start", &PreparedPushPull::start, arg("memory"), arg("priority"), arg("step"))
+      .def("start_on_device", &PreparedPushPull::start_on_device, arg("memory"), arg("priority"), arg("step"),
+           arg("ordinal"), arg("stream"));
 }
 
 }  // namespace byteps::bindings

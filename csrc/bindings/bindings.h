@@ -3,7 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <memory>
+
 #include "base/metrics.h"
+#include "device/transfer.h"
 
 namespace byteps::bindings {
 
@@ -19,6 +23,9 @@ void bind_machine(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
 // Placement, and simulation at scale; for `byteps plan`.
 void bind_plan(pybind11::module_& module);
+
+// device::Transfer::begin on the device of this number.
+Result<std::shared_ptr<device::Transfer>> begin_transfer(int ordinal, uintptr_t stream);
 
 // Name -> value.
 pybind11::dict to_dict(const Metrics& metrics);

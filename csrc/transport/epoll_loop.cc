@@ -227,7 +227,8 @@ void EpollLoop::State::end_sleep() {
 bool EpollLoop::State::borrow() {
   if (t_current_loop == this) return false;
   MutexLock lock(mutex);
-  if (!asleep || stopping || !serves) return false;
+  // Tasks that post_within() has left come first.
+  if (!asleep || !posted.empty() || stopping || !serves) return false;
   asleep = false;
   borrowed = true;
   return true;
@@ -323,7 +324,10 @@ Result<std::unique_ptr<EpollLoop>> EpollLoop::create(const std::string& name,
   return loop;
 }
 
-void EpollLoop::post(Task task) {
+void EpollLoop::post(Task task) { post_within(0, std::move(task)); }
+
+void EpollLoop::post_within(TimeUs delay_us, Task task) {
+  const TimeUs latest_us = delay_us > 0 ? byteps::now_us() + delay_us : 0;
   bool wake = false;
   {
     MutexLock lock(state_->mutex);
@@ -331,6 +335,7 @@ void EpollLoop::post(Task task) {
     // ended.
     if (state_->stopping && !in_loop()) return;
     state_->posted.push_back(std::move(task));
+    if (state_->asleep && state_->wakes_at_us <= latest_us) return;
     wake = std::exchange(state_->asleep, false);
   }
   if (wake) state_->wake();

@@ -34,6 +34,7 @@ class EpollLoop final : public EventLoop {
   ~EpollLoop() override;
 
   void post(Task task) override;
+  void post_within(TimeUs delay_us, Task task) override;
   // Runs the task if the loop's thread sleeps in epoll(7), and posts it otherwise.
   void run_soon(Task task) override;
   bool in_loop() const override;

@@ -38,6 +38,12 @@ class EventLoop : public Clock {
   // current callback. After stop() tasks are destroyed without being run; those posted from the
   // loop's own thread not before it has ended.
   virtual void post(Task task) = 0;
+  // Any thread: as post(), but lets the loop sleep on if it wakes up by itself within `delay_us`.
+  // Saves the caller a system call.
+  virtual void post_within(TimeUs delay_us, Task task) {
+    static_cast<void>(delay_us);
+    post(std::move(task));
+  }
   // Any thread: as post(), but may run `task`, and the turns that it requests, inside the call: the
   // calling thread is then the loop's thread for as long. Saves a wake-up, so it is for short tasks.
   // The caller must not hold a lock that tasks or callbacks of the loop take.

@@ -22,6 +22,9 @@ namespace {
 constexpr TimeUs kPartOfWait = 16;
 constexpr TimeUs kLeastPollUs = 20;
 constexpr TimeUs kMostPollUs = 10'000;
+// Of a tensor, while copies of others are in flight. To wake the loop would take the caller longer
+// than all else.
+constexpr TimeUs kLateUs = 1'000;
 // The kernel may delay a timer by 50 us otherwise.
 constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr uint64_t kFirstChunkBytes = 512 << 10;
@@ -128,8 +131,9 @@ DeviceStaging::Loop DeviceStaging::loop() {
 }
 
 void DeviceStaging::stage(DevicePartitions partitions) {
-  loop()->post(
-      [this, partitions = std::move(partitions)]() mutable { on_loop_->stage(std::move(partitions)); });
+  loop()->post_within(kLateUs, [this, partitions = std::move(partitions)]() mutable {
+    on_loop_->stage(std::move(partitions));
+  });
 }
 
 void DeviceStaging::copy_back(std::shared_ptr<StagedPartition> staged,

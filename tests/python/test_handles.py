@@ -15,7 +15,8 @@ pytest.importorskip("byteps._core")
 from byteps.call_names import AUTOMATIC_NAMES
 from byteps.callbacks import MAX_IDLE_THREADS
 from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
-from byteps.handles import FIRST_SWEEP, Handle, InFlight
+from byteps.handles import Handle
+from byteps.in_flight import FIRST_SWEEP, InFlight
 from byteps.nodes import LocalNode
 
 

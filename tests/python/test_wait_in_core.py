@@ -18,7 +18,8 @@ from support.nodes import DEADLINE_S, job
 from byteps import Sum, _core
 from byteps.buffer import Buffer
 from byteps.errors import InvalidArgumentError, TimeoutError
-from byteps.handles import Handle, InFlight
+from byteps.handles import Handle
+from byteps.in_flight import InFlight
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from byteps.errors import TimeoutError
-from byteps.handles import InFlight
+from byteps.in_flight import InFlight
 
 __all__ = ["BlockingCall"]
 

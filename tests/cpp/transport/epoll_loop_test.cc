@@ -195,6 +195,39 @@ TEST(EpollLoop, ALoopThatSleepsLendsItselfToTheCaller) {
   EXPECT_FALSE(loop->in_loop());
 }
 
+TEST(EpollLoop, ATaskThatMayWaitDoesNotEndTheSleep) {
+  const auto loop = make_loop();
+  const TimeUs due_us = now_us() + 50'000;
+  run_on(*loop, [&] { loop->run_at(due_us, [] {}); });
+  ASSERT_TRUE(borrow(*loop, [] {}));  // it sleeps
+  EventFlag ran;
+  TimeUs ran_us = 0;
+  loop->post_within(60'000'000, [&] {
+    ran_us = now_us();
+    ran.set();
+  });
+  ASSERT_EQ(ran.wait(soon_us()), EventFlag::Wake::kSet);
+  EXPECT_GE(ran_us, due_us);
+}
+
+TEST(EpollLoop, NoTaskOvertakesOneThatMayWait) {
+  const auto loop = make_loop();
+  run_on(*loop, [&] { loop->run_at(now_us() + 3'600'000'000, [] {}); });
+  for (const bool soon : {true, false}) {
+    ASSERT_TRUE(borrow(*loop, [] {}));
+    std::string order;
+    EventFlag done;
+    loop->post_within(kNever / 2, [&] { order += "a"; });
+    auto second = [&] {
+      order += "b";
+      done.set();
+    };
+    soon ? loop->run_soon(second) : loop->post(second);
+    ASSERT_EQ(done.wait(soon_us()), EventFlag::Wake::kSet);
+    EXPECT_EQ(order, "ab");
+  }
+}
+
 TEST(EpollLoop, EventsWaitUntilTheLoopIsGivenBack) {
   const auto loop = make_loop();
   auto signal = on_loop(*loop, [&] { return std::make_unique<Signal>(*loop); });

@@ -61,7 +61,13 @@ TEST_P(LoopConformance, TasksRunSoonKeepTheOrderOfTheirThreadAndRunOneAtATime) {
           seen[who].push_back(i);
           ++total;
         };
-        i % 3 == 0 ? loop->post(task) : loop->run_soon(task);
+        if (i % 4 == 0) {
+          loop->post(task);
+        } else if (i % 4 == 1) {
+          loop->post_within(1'000, task);
+        } else {
+          loop->run_soon(task);
+        }
         EXPECT_FALSE(loop->in_loop());
       }
     });
