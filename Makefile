@@ -1,7 +1,7 @@
 # Every command of the project. `make demo` and `make test` do all set-up themselves.
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-# The compiler's results, where bootstrap.sh found ccache: what one run of `make test-all` compiles twice.
+# The compiler's results, where ccache is installed: `make mutations` compiles most files many times.
 export CCACHE_DIR ?= $(CURDIR)/build/ccache
 export CCACHE_DEPEND ?= true
 export CCACHE_NOHASHDIR ?= true

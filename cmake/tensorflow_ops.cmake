@@ -3,5 +3,5 @@
 file(GLOB tensorflow_sources CONFIGURE_DEPENDS csrc/tensorflow/*.cc)
 add_library(tensorflow_ops MODULE ${tensorflow_sources})
 target_include_directories(tensorflow_ops PRIVATE csrc)
-set_target_properties(tensorflow_ops PROPERTIES
+set_target_properties(tensorflow_ops PROPERTIES UNITY_BUILD OFF  # its operators have functions of the same names
   OUTPUT_NAME _ops PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${BYTEPS_MODULE_DIR}/tensorflow)

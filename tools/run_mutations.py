@@ -141,7 +141,7 @@ class Tree:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
     def configure(self) -> None:
-        settings = ["-DCMAKE_BUILD_TYPE=Release", "-DBYTEPS_BUILD_TESTS=ON"]
+        settings = ["-DCMAKE_BUILD_TYPE=Release", "-DBYTEPS_BUILD_TESTS=ON", "-DCMAKE_UNITY_BUILD=OFF"]
         if shutil.which("ccache"):
             settings.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
         if not self._succeeds("cmake", "-G", "Ninja", "-S", self.sources, "-B", self.build_folder, *settings):

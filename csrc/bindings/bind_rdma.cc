@@ -21,7 +21,7 @@ using transport::rdma::GidEntry;
 using transport::rdma::GidType;
 using transport::rdma::PortReport;
 
-py::dict to_dict(const GidEntry& gid, bool is_ethernet) {
+py::dict dict_of(const GidEntry& gid, bool is_ethernet) {
   py::dict result;
   result["index"] = gid.index;
   result["gid"] = transport::rdma::to_text(gid.gid);
@@ -30,9 +30,9 @@ py::dict to_dict(const GidEntry& gid, bool is_ethernet) {
   return result;
 }
 
-py::dict to_dict(const PortReport& port) {
+py::dict dict_of(const PortReport& port) {
   py::list gids;
-  for (const GidEntry& gid : port.gids) gids.append(to_dict(gid, port.is_ethernet));
+  for (const GidEntry& gid : port.gids) gids.append(dict_of(gid, port.is_ethernet));
   py::dict result;
   result["device"] = port.device;
   result["port"] = port.port;
@@ -55,7 +55,7 @@ std::string rdma_library() {
 py::list rdma_ports() {
   py::list result;
   for (const PortReport& port : without_gil([] { return transport::rdma::report_ports(); })) {
-    result.append(to_dict(port));
+    result.append(dict_of(port));
   }
   return result;
 }
@@ -84,17 +84,17 @@ py::dict try_rdma_port(const NodeConfig& config, const std::string& device, int 
   return result;
 }
 
-py::dict to_dict(const node::PeerSpeed& speed) {
+py::dict dict_of(const node::PeerSpeed& speed) {
   py::dict result;
   result["round_trip_us"] = speed.round_trip_us;
   result["bytes_per_s"] = speed.bytes_per_s;
   return result;
 }
 
-py::dict to_dict(const node::PeerReport& report) {
+py::dict dict_of(const node::PeerReport& report) {
   py::list rails;
   for (const node::PeerRail& rail : report.rails) {
-    py::dict each = to_dict(rail.speed);
+    py::dict each = dict_of(rail.speed);
     each["own"] = rail.own;
     each["other"] = rail.other;
     each["failure"] = rail.status.message();
@@ -102,7 +102,7 @@ py::dict to_dict(const node::PeerReport& report) {
   }
   py::dict result;
   result["host"] = report.facts.host;
-  result["tcp"] = to_dict(report.tcp);
+  result["tcp"] = dict_of(report.tcp);
   result["why_no_rdma"] = report.rdma.message();
   result["rdma_is_absent"] = report.rdma.code() == StatusCode::kUnimplemented;
   result["rails"] = rails;
@@ -112,7 +112,7 @@ py::dict to_dict(const node::PeerReport& report) {
 py::dict check_peer(const NodeConfig& config, const std::string& address, const std::string& peer) {
   const auto parsed = value_or_throw(transport::parse_address(peer));
   const TimeUs step_us = seconds_to_us(config.timeout_s);
-  return to_dict(value_or_throw(without_gil([&] {
+  return dict_of(value_or_throw(without_gil([&] {
     return node::check_peer(config, parsed, node::open_rdma_cards(config, address), step_us,
                             keep_waiting_unless_signalled());
   })));

@@ -7,7 +7,7 @@ namespace {
 
 constexpr TimeUs kPauseUs = 1'000'000;
 constexpr TimeUs kConnectUs = 500'000;
-constexpr TimeUs kFlushUs = 1'000'000;
+constexpr TimeUs kFarewellUs = 1'000'000;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void Relocation::finish(const std::string& text, UniqueFunction<void()> done) {
   if (!channel_) return done();
   finish_done_ = std::move(done);
   channel_->send(protocol::Finished{text});
-  channel_->close_when_sent(loop_.now_us() + kFlushUs);
+  channel_->close_when_sent(loop_.now_us() + kFarewellUs);
 }
 
 Status Relocation::on_control(ControlChannel&, const protocol::Control& message) {

@@ -16,7 +16,7 @@ constexpr uint64_t kBurstBytes = 256 << 10;
 constexpr double kLoad = 0.998;
 
 // Conservative rate of one thread over TCP.
-constexpr double kMbpsPerShard = 4000;
+constexpr double kMbpsOfOneThread = 4000;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 /
 
 double nic_mbps_of_payload(double bytes_per_s) { return bytes_per_s / payload_bytes_per_s(1); }
 
-uint32_t useful_shards(double nic_mbps) { return static_cast<uint32_t>(nic_mbps / kMbpsPerShard) + 1; }
+uint32_t useful_shards(double nic_mbps) { return static_cast<uint32_t>(nic_mbps / kMbpsOfOneThread) + 1; }
 
 Pace::Pace(const Tree& tree, const std::vector<double>& shares)
     : rate_of_host_(tree.num_reducer_hosts(), 0.0) {

@@ -30,7 +30,7 @@ struct Parts {
   std::vector<std::byte> payload = {};
 };
 
-void fields(auto& codec, auto& parts) {
+void event_fields(auto& codec, auto& parts) {
   codec.enumeration("kind", parts.kind, kind_from);
   codec.number("peer", parts.peer);
   codec.number("time", parts.now_us);
@@ -100,14 +100,14 @@ std::vector<std::byte> encode(const SchedulerEvent& event) {
   }
   std::vector<std::byte> bytes;
   ByteWriter writer(bytes);
-  fields(writer, std::as_const(parts));
+  event_fields(writer, std::as_const(parts));
   return bytes;
 }
 
 Result<SchedulerEvent> decode_event(Bytes bytes) {
   Parts parts;
   ByteReader reader(bytes, "event");
-  fields(reader, parts);
+  event_fields(reader, parts);
   BPS_RETURN_IF_ERROR(reader.finish());
   SchedulerEvent event{.kind = parts.kind, .peer = parts.peer, .now_us = parts.now_us, .count = parts.count};
   if (parts.code != StatusCode::kOk) event.why = Status(parts.code, parts.text);

@@ -37,7 +37,7 @@ void store(uint64_t value, size_t num_bytes, uint8_t* out) {
   for (size_t i = 0; i < num_bytes; ++i) out[i] = static_cast<uint8_t>(value >> (8 * i));
 }
 
-std::string enumerate(std::span<const uint64_t> numbers) {
+std::string enumerate_numbers(std::span<const uint64_t> numbers) {
   std::string text;
   for (const uint64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
   return text;
@@ -122,8 +122,10 @@ std::string Shape::describe() const {
   }
   const std::vector<uint64_t> all = numbers();
   const std::span<const uint64_t> numbers(all);
-  const std::string dims = "(" + enumerate(numbers.first(num_dims())) + (num_dims() == 1 ? ",)" : ")");
-  if (form() == Form::kInOrder) return dims + " in the order " + enumerate(numbers.subspan(num_dims()));
+  const std::string dims =
+      "(" + enumerate_numbers(numbers.first(num_dims())) + (num_dims() == 1 ? ",)" : ")");
+  if (form() == Form::kInOrder)
+    return dims + " in the order " + enumerate_numbers(numbers.subspan(num_dims()));
   const bool has_number = form() == Form::kOfCollective && !numbers.empty();
   return has_number ? dims + " in collective " + std::to_string(numbers.back()) : dims;
 }

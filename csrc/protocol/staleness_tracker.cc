@@ -10,13 +10,13 @@ namespace byteps::protocol {
 namespace {
 
 // "25 elements of float32 from rank 0 with staleness 3".
-std::string describe_request(const DataHead& head) {
+std::string describe_contribution(const DataHead& head) {
   const bool bounded = head.staleness != kUnboundedStaleness;
   return describe_tensor(head) + " from rank " + std::to_string(head.root) + " with " +
          (bounded ? "staleness " + std::to_string(head.staleness) : "unbounded staleness");
 }
 
-bool agree(const DataHead& a, const DataHead& b) {
+bool fit_together(const DataHead& a, const DataHead& b) {
   return a.dtype == b.dtype && a.bytes == b.bytes && a.shape == b.shape && a.root == b.root &&
          a.staleness == b.staleness;
 }
@@ -105,10 +105,10 @@ void StalenessTracker::on_contribution(const DataHead& head, TimeUs now, Stalene
     return;
   }
   Status why = refusal(&state, head);
-  if (why.is_ok() && !agree(head, state.first)) {
-    why = state.failure =
-        invalid_argument(ranks_.describe[state.first.rank] + " asks for " + describe_request(state.first) +
-                         ", " + ranks_.describe[head.rank] + " for " + describe_request(head));
+  if (why.is_ok() && !fit_together(head, state.first)) {
+    why = state.failure = invalid_argument(
+        ranks_.describe[state.first.rank] + " asks for " + describe_contribution(state.first) + ", " +
+        ranks_.describe[head.rank] + " for " + describe_contribution(head));
     fail_waits(
         [&](const Contribution& waiting) { return waiting.state == &state ? state.failure : Status::ok(); },
         actions);

@@ -12,14 +12,14 @@ namespace byteps::sim {
 namespace {
 
 template <typename T>
-T load(Bytes bytes, size_t index) {
+T element_at(Bytes bytes, size_t index) {
   T value;
   std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
   return value;
 }
 
 template <typename T>
-void store(MutableBytes bytes, size_t index, T value) {
+void set_element(MutableBytes bytes, size_t index, T value) {
   std::memcpy(bytes.data() + index * sizeof(T), &value, sizeof(T));
 }
 
@@ -53,12 +53,12 @@ T divide_rounding_down(T sum, T count) {
 template <typename T>
 void reduce_as(ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out) {
   for (size_t i = 0; i < out.size() / sizeof(T); ++i) {
-    T value = load<T>(sources[0], i);
+    T value = element_at<T>(sources[0], i);
     for (size_t source = 1; source < sources.size(); ++source) {
-      value = combine(op, value, load<T>(sources[source], i));
+      value = combine(op, value, element_at<T>(sources[source], i));
     }
     if (op == ReduceOp::kAverage) value = divide_rounding_down(value, static_cast<T>(divisor));
-    store(out, i, value);
+    set_element(out, i, value);
   }
 }
 
@@ -66,7 +66,7 @@ template <typename T>
 void fill_as(uint64_t start, uint64_t step, MutableBytes out) {
   for (size_t i = 0; i < out.size() / sizeof(T); ++i) {
     const auto value = static_cast<T>(static_cast<int64_t>((start + step * i) % (1u << 20)) - (1 << 19));
-    store(out, i, std::is_floating_point_v<T> ? value / T{1000} : value);
+    set_element(out, i, std::is_floating_point_v<T> ? value / T{1000} : value);
   }
 }
 
@@ -86,9 +86,9 @@ void mean(const std::vector<uint32_t>& weights, const std::vector<Bytes>& source
   for (size_t i = 0; i < out.size() / sizeof(float); ++i) {
     float sum = 0;
     for (size_t source = 0; source < sources.size(); ++source) {
-      sum += load<float>(sources[source], i) * static_cast<float>(weights[source]);
+      sum += element_at<float>(sources[source], i) * static_cast<float>(weights[source]);
     }
-    store(out, i, sum * static_cast<float>(1.0 / total));
+    set_element(out, i, sum * static_cast<float>(1.0 / total));
   }
 }
 

@@ -24,7 +24,7 @@ uint64_t digit(uint64_t counts, size_t rank) {
   return counts >> (rank * kDigitBits) & ((1u << kDigitBits) - 1);
 }
 
-std::string text_of(size_t rank, uint64_t count, const std::string& expected) {
+std::string count_text(size_t rank, uint64_t count, const std::string& expected) {
   return std::to_string(count) + " contributions of rank " + std::to_string(rank) + " are in it: expected " +
          expected;
 }
@@ -95,17 +95,17 @@ std::string KeptValues::check_counts(const TensorPlan& tensor, const Members& me
   for (size_t each = 0; each < members.size(); ++each) {
     const std::vector<uint32_t>& begun = members[each].begun;
     const uint64_t most = begun.back() - members[each].timed_out;
-    if (counts[each] > most) return text_of(each, counts[each], "at most " + std::to_string(most));
+    if (counts[each] > most) return count_text(each, counts[each], "at most " + std::to_string(most));
     if (counts[each] < seen[each])
-      return text_of(each, counts[each], std::to_string(seen[each]) + " as before");
+      return count_text(each, counts[each], std::to_string(seen[each]) + " as before");
     if (due_round >= begun.size()) {
       return "lacks round " + std::to_string(due_round) + " of rank " + std::to_string(each);
     }
     const uint64_t least = each == rank ? begun.back() - members[each].failed : begun[due_round];
     if (counts[each] < least)
-      return "lacks a round: " + text_of(each, counts[each], "at least " + std::to_string(least));
+      return "lacks a round: " + count_text(each, counts[each], "at least " + std::to_string(least));
     if (at_end && counts[each] != begun.back())
-      return text_of(each, counts[each], "all " + std::to_string(begun.back()));
+      return count_text(each, counts[each], "all " + std::to_string(begun.back()));
   }
   return "";
 }

@@ -15,7 +15,7 @@ using Kind = Step::Kind;
 constexpr uint64_t kPageElements = 1024;  // of int32
 
 // Makes it a stored tensor.
-void store(Random& random, TensorPlan& tensor) {
+void keep_at_services(Random& random, TensorPlan& tensor) {
   static const std::vector<uint8_t> kStalenesses = {0, 0, 1, 2, 3, protocol::kUnboundedStaleness};
   tensor.op = ReduceOp::kAccumulate;
   tensor.dtype = DType::kInt64;
@@ -40,7 +40,7 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers, bool 
     tensor.op = random.pick(kOps);
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
-    if (some_are_stored && random.chance(0.5)) store(random, tensor);
+    if (some_are_stored && random.chance(0.5)) keep_at_services(random, tensor);
     if (is_stored(tensor.op) || random.chance(0.6)) continue;
     tensor.other_every = static_cast<uint32_t>(random.between(1, 3));
     tensor.other_elements = random.chance(0.1) ? 0 : 1 + random.below(2 * tensor.elements + 2);

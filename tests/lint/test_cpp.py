@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +56,34 @@ def test_sources_include_their_own_header_first() -> None:
         if header.exists() and includes[:1] != [header.relative_to(CSRC).as_posix()]:
             wrong.append(str(source.relative_to(ROOT)))
     assert not wrong, "\n".join(wrong)
+
+
+def nameless_functions(source: Path) -> set[tuple[str, str]]:
+    """Namespace and name of each function that only this file has."""
+    text = source.read_text()
+    namespace = re.search(r"^namespace (byteps[\w:]*) \{", text, re.MULTILINE)
+    found = set()
+    for body in re.findall(r"^namespace \{\n(.*?)^\}  // namespace\n", text, re.MULTILINE | re.DOTALL):
+        found |= set(
+            re.findall(r"^(?!return|using|//|TEST|INSTANTIATE)[\w:<>,&*][\w:<>,&* ]*?[ &*](\w+)\(", body, re.MULTILINE)
+        )
+    return {(namespace[1] if namespace else "", name) for name in found}
+
+
+def test_nameless_functions_differ_by_name() -> None:
+    """Compiled together (CMAKE_UNITY_BUILD), functions of two files would be overloads of each other."""
+    apart = ("tensorflow", "kernels")  # compiled one by one
+    sources = [s for s in CSRC.rglob("*.cc") if not set(apart) & set(s.parts)]
+    files_of = defaultdict(list)
+    for source in sources:
+        for function in nameless_functions(source):
+            files_of[function].append(source.relative_to(ROOT).as_posix())
+    for source in (ROOT / "tests" / "cpp").rglob("*.cc"):  # a program for each folder
+        for function in nameless_functions(source):
+            files_of[(source.parent.name, *function)].append(source.relative_to(ROOT).as_posix())
+    assert len(files_of) > 300
+    shared = {"::".join(function): files for function, files in files_of.items() if len(files) > 1}
+    assert not shared, "\n".join(f"{function}: {', '.join(files)}" for function, files in shared.items())
 
 
 def test_headers_without_a_source_are_self_contained() -> None:

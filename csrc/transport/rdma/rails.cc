@@ -11,7 +11,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-Result<PortReport> find_port(std::span<const PortReport> ports, const std::string& name) {
+Result<PortReport> port_named(std::span<const PortReport> ports, const std::string& name) {
   const size_t colon = name.find(':');
   const std::string device = name.substr(0, colon);
   const int number = colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1);
@@ -32,7 +32,7 @@ Result<std::vector<PortReport>> find_ports(std::span<const PortReport> ports, co
   std::vector<PortReport> found;
   std::istringstream in(names);
   for (std::string name; std::getline(in, name, ',');) {
-    auto port = find_port(ports, name);
+    auto port = port_named(ports, name);
     if (!port) return port.status();
     found.push_back(std::move(*port));
   }

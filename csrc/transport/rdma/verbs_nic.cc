@@ -58,7 +58,7 @@ Status no_such_port(const PortChoice& choice) {
                           (known.empty() ? "none" : known));
 }
 
-Result<PortReport> find_port(const PortChoice& choice) {
+Result<PortReport> open_port_of(const PortChoice& choice) {
   for (PortReport& report : report_ports(choice.device)) {
     if (report.device != choice.device || report.port != choice.port) continue;
     if (!report.usable()) return unavailable("RDMA: " + report.why_not);
@@ -107,7 +107,7 @@ Result<std::unique_ptr<Nic>> open_verbs_nic(const PortChoice& choice, const Verb
   BPS_RETURN_IF_ERROR(check_options(options));
   const auto verbs = verbs_library();
   if (!verbs) return verbs.status();
-  const auto port = find_port(choice);
+  const auto port = open_port_of(choice);
   if (!port) return port.status();
   const auto gid = find_gid(*port, choice, options);
   if (!gid) return gid.status();

@@ -23,8 +23,6 @@ using protocol::Role;
 using protocol::Roster;
 using protocol::Suspect;
 
-constexpr TimeUs kLongUs = 60'000'000;
-
 // Events that the client has reported.
 struct Told {
   int started = 0;

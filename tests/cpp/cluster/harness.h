@@ -14,6 +14,9 @@
 
 namespace byteps::cluster {
 
+// Longer than a test.
+inline constexpr TimeUs kLongUs = 60'000'000;
+
 using protocol::Control;
 using transport::Acceptor;
 using transport::Address;

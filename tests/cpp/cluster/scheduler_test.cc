@@ -18,8 +18,6 @@ using protocol::Lost;
 using protocol::Role;
 using protocol::Roster;
 
-constexpr TimeUs kLongUs = 60'000'000;
-
 class SchedulerTest : public testing::Test {
  protected:
   SchedulerTest() { scheduler_.emplace(*loop_, options_); }

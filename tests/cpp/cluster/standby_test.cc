@@ -21,8 +21,6 @@ using protocol::Resumed;
 using protocol::Role;
 using protocol::Roster;
 
-constexpr TimeUs kLongUs = 60'000'000;
-
 class StandbyTest : public testing::Test {
  protected:
   // A job of ranks 0 and 1, with the standby in rank 0.

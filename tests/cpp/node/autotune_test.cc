@@ -16,7 +16,7 @@ constexpr int kWorkers = 4;
 constexpr uint32_t kPartitionBytes = 128 << 10;
 constexpr int kSteps = 60;  // enough for a search, and steps with the chosen plan
 
-struct Shape {
+struct TunedJob {
   const char* name;
   int servers;
   int ranks_per_machine;
@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, size_t>> tensors_of(int step) {
   return tensors;
 }
 
-class AutotuneTest : public testing::TestWithParam<Shape> {
+class AutotuneTest : public testing::TestWithParam<TunedJob> {
  protected:
   static JobOptions options(bool autotune) {
     return {.workers = kWorkers,
@@ -91,10 +91,10 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AutotuneTest,
-                         testing::Values(Shape{"each_a_machine", 0, 1}, Shape{"servers", 2, 1},
-                                         Shape{"one_machine", 0, 4},
-                                         Shape{"one_machine_without_shm", 0, 4, false},
-                                         Shape{"two_machines", 1, 2}),
+                         testing::Values(TunedJob{"each_a_machine", 0, 1}, TunedJob{"servers", 2, 1},
+                                         TunedJob{"one_machine", 0, 4},
+                                         TunedJob{"one_machine_without_shm", 0, 4, false},
+                                         TunedJob{"two_machines", 1, 2}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {

@@ -20,8 +20,6 @@
 namespace byteps::node {
 namespace {
 
-bool always() { return true; }
-
 TEST(NodeTest, ContradictorySizesFailOnBothRanks) {
   Job job({.workers = 2, .servers = 0, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());

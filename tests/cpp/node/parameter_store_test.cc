@@ -32,13 +32,13 @@ Status barrier(Node& node) {
   return node.barrier([] { return true; });
 }
 
-struct Shape {
+struct StoreJob {
   int workers;
   int servers;
   int ranks_per_machine;
 };
 
-class ParameterStoreTest : public testing::TestWithParam<Shape> {
+class ParameterStoreTest : public testing::TestWithParam<StoreJob> {
  protected:
   JobOptions options() const {
     return {.workers = GetParam().workers,
@@ -49,8 +49,9 @@ class ParameterStoreTest : public testing::TestWithParam<Shape> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ParameterStoreTest,
-                         testing::Values(Shape{1, 1, 1}, Shape{2, 0, 1}, Shape{2, 1, 1}, Shape{4, 0, 4},
-                                         Shape{4, 1, 4}, Shape{4, 2, 2}, Shape{5, 0, 2}),
+                         testing::Values(StoreJob{1, 1, 1}, StoreJob{2, 0, 1}, StoreJob{2, 1, 1},
+                                         StoreJob{4, 0, 4}, StoreJob{4, 1, 4}, StoreJob{4, 2, 2},
+                                         StoreJob{5, 0, 2}),
                          [](const auto& test) {
                            return std::to_string(test.param.workers) + "workers" +
                                   std::to_string(test.param.servers) + "servers" +

@@ -19,8 +19,6 @@
 namespace byteps::node {
 namespace {
 
-bool always() { return true; }
-
 struct Shape {
   int workers;
   int servers;

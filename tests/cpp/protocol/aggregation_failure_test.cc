@@ -42,9 +42,9 @@ TEST_F(AggregatorTest, DisagreementAboutTheRootNamesTheRoots) {
 
 TEST_F(AggregatorTest, RanksGoOnAtTheirOwnPaceAfterAFailure) {
   contribute(0, 1, 0);
-  tick(kOpUs);
+  tick(kRoundLimitUs);
   expect_failed({0}, 1, "round 1 has waited 0.0001 s for rank 1 (b) and rank 2 (c)");
-  contribute(0, 2, kOpUs);
+  contribute(0, 2, kRoundLimitUs);
   EXPECT_EQ(contribute(1, 1), Verdict::kRefuse);
   expect_failed({1}, 1, "has waited");
   EXPECT_EQ(contribute(1, 2), Verdict::kAccept);
@@ -99,10 +99,11 @@ TEST_F(AggregatorTest, TheFirstContributionThatAFailedTensorRefusesEndsTheRound)
 TEST_F(AggregatorTest, RoundThatFailsWhileAPayloadComesInAnswersItsSender) {
   contribute(0, 1, 0);
   ASSERT_EQ(*admit(head_of(1, 1)), Verdict::kAccept);
-  tick(kOpUs);
+  tick(kRoundLimitUs);
   expect_failed({0}, 1, "has waited");
-  collect(
-      [&](AggregationActions& actions) { aggregator_.on_contribution(head_of(1, 1), 1, kOpUs, actions); });
+  collect([&](AggregationActions& actions) {
+    aggregator_.on_contribution(head_of(1, 1), 1, kRoundLimitUs, actions);
+  });
   expect_failed({1}, 1, "has waited");
 }
 

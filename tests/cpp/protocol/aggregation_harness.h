@@ -14,7 +14,7 @@ namespace byteps::protocol {
 using Verdict = Aggregator::Verdict;
 
 inline constexpr TimeUs kStallUs = 10;
-inline constexpr TimeUs kOpUs = 100;
+inline constexpr TimeUs kRoundLimitUs = 100;
 
 // A key of the name with this number.
 inline Key key_of(uint32_t number, uint32_t partition = 0) { return {key_tensor(number, 0), partition}; }
@@ -93,7 +93,7 @@ class AggregatorTest : public testing::Test {
     EXPECT_NE(failed_[0].status.message().find(says), std::string::npos) << failed_[0].status;
   }
 
-  Aggregator aggregator_{ranks({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs}};
+  Aggregator aggregator_{ranks({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kRoundLimitUs}};
   std::vector<DataHead> completed_;
   std::vector<Fail> failed_;
   std::vector<std::string> stalled_;

@@ -209,17 +209,17 @@ TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
             "tensor number 1: round 1 of partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so "
             "have 1 more "
             "partitions");
-  EXPECT_EQ(aggregator_.next_tick_us(), 5 + kOpUs);
+  EXPECT_EQ(aggregator_.next_tick_us(), 5 + kRoundLimitUs);
   contribute(head_of(0, 1, key_of(2)), 50);
   EXPECT_EQ(aggregator_.next_tick_us(), 50 + kStallUs);
   tick(50);
   EXPECT_TRUE(stalled_.empty());
-  tick(5 + kOpUs);
+  tick(5 + kRoundLimitUs);
   ASSERT_EQ(stalled_.size(), 1u);
   expect_failed({0}, 1, "has waited");
   EXPECT_EQ(failed_[0].head.key, key_of(1));
   EXPECT_EQ(failed_[0].status.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(aggregator_.next_tick_us(), 6 + kOpUs);
+  EXPECT_EQ(aggregator_.next_tick_us(), 6 + kRoundLimitUs);
 }
 
 // The child is a machine with several ranks.

@@ -5,7 +5,7 @@
 namespace byteps::protocol {
 namespace {
 
-constexpr TimeUs kTimeoutUs = 1'000'000;
+constexpr TimeUs kBarrierLimitUs = 1'000'000;
 
 // Barriers of three ranks; the answers of the last call as text: "0:1 ok" is rank 0, barrier 1.
 class BarriersTest : public testing::Test {
@@ -34,7 +34,7 @@ class BarriersTest : public testing::Test {
     return text;
   }
 
-  Barriers barriers_{{"rank 0", "rank 1", "rank 2"}, kTimeoutUs};
+  Barriers barriers_{{"rank 0", "rank 1", "rank 2"}, kBarrierLimitUs};
 };
 
 TEST_F(BarriersTest, OpensWhenAllHaveCome) {
@@ -49,9 +49,9 @@ TEST_F(BarriersTest, OpensWhenAllHaveCome) {
 
 TEST_F(BarriersTest, TimeoutNamesTheMissingRanksAndFailsLateOnes) {
   EXPECT_EQ(arrive(1, 1, 5), "");
-  EXPECT_EQ(barriers_.next_tick_us(), 5 + kTimeoutUs);
-  EXPECT_EQ(tick(4 + kTimeoutUs), "");
-  EXPECT_EQ(tick(5 + kTimeoutUs), "1:1 barrier: has waited 1 s for rank 0 and rank 2");
+  EXPECT_EQ(barriers_.next_tick_us(), 5 + kBarrierLimitUs);
+  EXPECT_EQ(tick(4 + kBarrierLimitUs), "");
+  EXPECT_EQ(tick(5 + kBarrierLimitUs), "1:1 barrier: has waited 1 s for rank 0 and rank 2");
   EXPECT_EQ(barriers_.next_tick_us(), kNever);
   EXPECT_EQ(arrive(0, 1), "0:1 barrier: has waited 1 s for rank 0 and rank 2");
   EXPECT_EQ(arrive(0, 2), "");

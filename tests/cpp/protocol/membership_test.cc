@@ -5,10 +5,10 @@
 namespace byteps::protocol {
 namespace {
 
-constexpr TimeUs kTimeoutUs = 8'000'000;
-constexpr TimeUs kStartUs = 60'000'000;
+constexpr TimeUs kSilenceUs = 8'000'000;
+constexpr TimeUs kBeginUs = 60'000'000;
 
-NodeInfo node(Role role, int32_t rank) {
+NodeInfo numbered_node(Role role, int32_t rank) {
   NodeInfo info;
   info.role = role;
   info.rank = rank;
@@ -32,8 +32,9 @@ class MembershipTest : public testing::Test {
     connect(now);
     Roster roster;
     roster.num_workers = 2;
-    roster.timeout_us = kTimeoutUs;
-    roster.nodes = {node(Role::kWorker, 0), node(Role::kWorker, 1), node(Role::kServer, 0)};
+    roster.timeout_us = kSilenceUs;
+    roster.nodes = {numbered_node(Role::kWorker, 0), numbered_node(Role::kWorker, 1),
+                    numbered_node(Role::kServer, 0)};
     ASSERT_TRUE(receive(roster, now).is_ok());
   }
   void tick(TimeUs now) {
@@ -87,7 +88,7 @@ class MembershipTest : public testing::Test {
     EXPECT_EQ(membership_.next_tick_us(), kNever);
   }
 
-  Membership membership_{"scheduler at 10.0.0.1:9000", false, kStartUs, kTimeoutUs};
+  Membership membership_{"scheduler at 10.0.0.1:9000", false, kBeginUs, kSilenceUs};
   std::string said_;
   std::string why_again_;
 };
@@ -104,7 +105,7 @@ TEST_F(MembershipTest, JoinsAndStarts) {
 
 TEST_F(MembershipTest, SendsAHeartbeatFourTimesPerTimeout) {
   start();
-  for (TimeUs now = kTimeoutUs / 4; now <= 10 * kTimeoutUs; now += kTimeoutUs / 4) {
+  for (TimeUs now = kSilenceUs / 4; now <= 10 * kSilenceUs; now += kSilenceUs / 4) {
     EXPECT_EQ(membership_.next_tick_us(), now);
     tick(now - 1);
     EXPECT_EQ(said_, "");
@@ -119,7 +120,7 @@ TEST_F(MembershipTest, TheRostersTimeoutReplacesItsOwn) {
   Roster roster;
   roster.num_workers = 1;
   roster.timeout_us = 400;
-  roster.nodes = {node(Role::kWorker, 0)};
+  roster.nodes = {numbered_node(Role::kWorker, 0)};
   ASSERT_TRUE(receive(roster, 0).is_ok());
   EXPECT_EQ(membership_.next_tick_us(), 100);
   tick(400);
@@ -127,16 +128,16 @@ TEST_F(MembershipTest, TheRostersTimeoutReplacesItsOwn) {
 }
 
 TEST_F(MembershipTest, FailsWhenTheJobDoesNotStart) {
-  tick(kStartUs - 1);
+  tick(kBeginUs - 1);
   EXPECT_EQ(said_, "");
-  tick(kStartUs);
+  tick(kBeginUs);
   expect_failure(StatusCode::kDeadlineExceeded,
                  "the job has not started: no connection to the scheduler at 10.0.0.1:9000");
 }
 
 TEST_F(MembershipTest, FailsWhenTheRosterDoesNotCome) {
-  connect(kStartUs - 1);
-  tick(kStartUs);
+  connect(kBeginUs - 1);
+  tick(kBeginUs);
   expect_failure(StatusCode::kDeadlineExceeded,
                  "the job has not started: the scheduler at 10.0.0.1:9000 still waits for other nodes");
 }
@@ -146,12 +147,12 @@ TEST_F(MembershipTest, AnySignOfLifeOfTheSchedulerCounts) {
   const Control signs[] = {Heartbeat{}, Placed{}, Refused{}, BarrierDone{}, Left{2, 1}};
   TimeUs now = 0;
   for (const Control& sign : signs) {
-    now += kTimeoutUs - 1;
+    now += kSilenceUs - 1;
     ASSERT_TRUE(receive(sign, now).is_ok());
     tick(now + 1);
     EXPECT_TRUE(membership_.failure().is_ok());
   }
-  tick(now + kTimeoutUs);
+  tick(now + kSilenceUs);
   expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has been silent for 8 s");
 }
 
@@ -177,19 +178,19 @@ TEST_F(MembershipTest, ASchedulerThatHangsUpWithoutAnAnswerIsThatOfAnEarlierJob)
 TEST_F(MembershipTest, AConnectionThatGetsNoAnswerIsStillTriedOnlyUntilTheStartDeadline) {
   connect();
   close();
-  tick(kStartUs);
+  tick(kBeginUs);
   expect_failure(StatusCode::kDeadlineExceeded,
                  "the job has not started: no connection to the scheduler at 10.0.0.1:9000");
 }
 
 TEST_F(MembershipTest, NamesTheRankThatTheSchedulerLivesIn) {
-  Membership membership("scheduler", true, kStartUs, kTimeoutUs);
+  Membership membership("scheduler", true, kBeginUs, kSilenceUs);
   MembershipActions actions;
   membership.on_connected(Join{}, 0, actions);
   Roster roster;
   roster.num_workers = 1;
-  roster.timeout_us = kTimeoutUs;
-  roster.nodes = {node(Role::kWorker, 0)};
+  roster.timeout_us = kSilenceUs;
+  roster.nodes = {numbered_node(Role::kWorker, 0)};
   ASSERT_TRUE(membership.on_message(roster, 0, actions).is_ok());
   membership.on_scheduler_closed(unavailable("end of file"), 0, actions);
   EXPECT_EQ(membership.failure().message(),
@@ -205,7 +206,7 @@ TEST_F(MembershipTest, TheSchedulersVerdictIsFinalAndTheFirstFailureStays) {
   close();
   suspect(1);
   leave();
-  tick(100 * kTimeoutUs);
+  tick(100 * kSilenceUs);
   EXPECT_EQ(said_, "");
   EXPECT_EQ(membership_.failure().message(), "rank 1 ended");
 }
@@ -216,7 +217,7 @@ TEST_F(MembershipTest, SuspicionIsReportedOnceAndWaitsForTheVerdict) {
   EXPECT_EQ(said_, "suspect 2 ");
   suspect(2, 200);
   EXPECT_EQ(said_, "");
-  const TimeUs deadline = 100 + kTimeoutUs * 3 / 2;
+  const TimeUs deadline = 100 + kSilenceUs * 3 / 2;
   ASSERT_TRUE(receive(Heartbeat{}, deadline - 2).is_ok());
   tick(deadline - 1);
   EXPECT_TRUE(membership_.failure().is_ok());
@@ -234,7 +235,7 @@ TEST_F(MembershipTest, SuspectThatHadLeftIsNoFailure) {
   EXPECT_FALSE(membership_.has_left(0));
   suspect(1);
   EXPECT_EQ(said_, "");
-  const TimeUs later = kTimeoutUs * 2;
+  const TimeUs later = kSilenceUs * 2;
   ASSERT_TRUE(receive(Heartbeat{}, later).is_ok());
   tick(later);
   EXPECT_TRUE(membership_.failure().is_ok());
@@ -250,7 +251,7 @@ TEST_F(MembershipTest, AfterTheEndABrokenConnectionIsNoFailure) {
   EXPECT_EQ(said_, "");
   suspect(2);
   EXPECT_EQ(said_, "");
-  tick(100 * kTimeoutUs);
+  tick(100 * kSilenceUs);
   EXPECT_EQ(said_, "");
   EXPECT_TRUE(membership_.failure().is_ok());
   EXPECT_EQ(membership_.next_tick_us(), kNever);
@@ -260,10 +261,10 @@ TEST_F(MembershipTest, WorkerThatTheSchedulerLeavesBehindFailsATimeoutLater) {
   start();
   ASSERT_TRUE(receive(Finished{"rank 0 has left"}, 5).is_ok());
   EXPECT_EQ(said_, "finished ");
-  EXPECT_EQ(membership_.next_tick_us(), 5 + kTimeoutUs);
-  tick(4 + kTimeoutUs);
+  EXPECT_EQ(membership_.next_tick_us(), 5 + kSilenceUs);
+  tick(4 + kSilenceUs);
   EXPECT_EQ(said_, "");
-  tick(5 + kTimeoutUs);
+  tick(5 + kSilenceUs);
   expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has left the job");
 }
 
@@ -272,7 +273,7 @@ TEST_F(MembershipTest, TheSuspectIsNamedWhenTheSchedulerLeftBeforeAVerdict) {
   suspect(1);
   ASSERT_TRUE(receive(Finished{"rank 0 has left"}, 5).is_ok());
   suspect(2);  // its process may have ended because the job has
-  tick(5 + kTimeoutUs);
+  tick(5 + kSilenceUs);
   expect_failure(
       StatusCode::kUnavailable,
       "the scheduler at 10.0.0.1:9000 has left the job, and the connection to rank 1 (host h1, pid 10) is "
@@ -299,8 +300,8 @@ TEST_F(MembershipTest, SchedulerThatCannotBeReachedIsAFailure) {
 
 TEST_F(MembershipTest, SaysThatThereIsNoConnectionYet) {
   membership_.on_begin(1);
-  EXPECT_EQ(membership_.next_tick_us(), std::min(kStartUs, TimeUs{5'000'001}));
-  Membership patient("scheduler at h:1", false, kNever, kTimeoutUs);
+  EXPECT_EQ(membership_.next_tick_us(), std::min(kBeginUs, TimeUs{5'000'001}));
+  Membership patient("scheduler at h:1", false, kNever, kSilenceUs);
   patient.on_begin(1);
   for (const TimeUs now : {5'000'001, 35'000'001}) {
     EXPECT_EQ(patient.next_tick_us(), now);
@@ -343,7 +344,7 @@ TEST_F(MembershipTest, GivesUpWithoutTheScheduler) {
 TEST_F(MembershipTest, LeavesOnceAtAnyTime) {
   leave();
   EXPECT_EQ(said_, "") << "not connected yet";
-  Membership joining("scheduler", false, kStartUs, kTimeoutUs);
+  Membership joining("scheduler", false, kBeginUs, kSilenceUs);
   MembershipActions actions;
   joining.on_connected(Join{}, 0, actions);
   joining.leave("", actions);
@@ -384,23 +385,24 @@ TEST_F(MembershipTest, NetworkCardsAreMeasuredBeforeTheStart) {
 }
 
 TEST_F(MembershipTest, AServerThatComesIsTheNextNode) {
-  EXPECT_FALSE(receive(Added{node(Role::kServer, 1)}).is_ok()) << "before the roster";
+  EXPECT_FALSE(receive(Added{numbered_node(Role::kServer, 1)}).is_ok()) << "before the roster";
   start();
-  ASSERT_TRUE(receive(Added{node(Role::kServer, 1)}).is_ok());
+  ASSERT_TRUE(receive(Added{numbered_node(Role::kServer, 1)}).is_ok());
   EXPECT_EQ(said_, "added server 1 ");
   suspect(3);
   ASSERT_TRUE(receive(Removed{3, "server 1 is lost", {}}).is_ok());
   EXPECT_TRUE(membership_.has_left(3));
-  EXPECT_FALSE(receive(Added{node(Role::kServer, 1)}).is_ok()) << "numbers are used once";
-  EXPECT_FALSE(receive(Added{node(Role::kServer, 3)}).is_ok());
+  EXPECT_FALSE(receive(Added{numbered_node(Role::kServer, 1)}).is_ok()) << "numbers are used once";
+  EXPECT_FALSE(receive(Added{numbered_node(Role::kServer, 3)}).is_ok());
 }
 
 TEST_F(MembershipTest, ServersThatWereLostBeforeThisNodeCameAreKnown) {
   connect();
   Roster roster;
   roster.num_workers = 1;
-  roster.timeout_us = kTimeoutUs;
-  roster.nodes = {node(Role::kWorker, 0), node(Role::kServer, 0), node(Role::kServer, 1)};
+  roster.timeout_us = kSilenceUs;
+  roster.nodes = {numbered_node(Role::kWorker, 0), numbered_node(Role::kServer, 0),
+                  numbered_node(Role::kServer, 1)};
   roster.lost = {1};
   ASSERT_TRUE(receive(roster).is_ok());
   EXPECT_TRUE(membership_.has_left(1));

@@ -5,7 +5,7 @@
 namespace byteps::protocol {
 namespace {
 
-Join join_of(Role role, int32_t rank, const std::string& machine = "m", uint32_t num_workers = 0,
+Join joining(Role role, int32_t rank, const std::string& machine = "m", uint32_t num_workers = 0,
              uint32_t num_servers = 0) {
   Join join;
   join.self.role = role;
@@ -33,7 +33,7 @@ std::string numbers(const Numbering& numbering) {
 
 TEST(Numbering, KeepsTheNumbersThatNodesBring) {
   Numbering numbering(2, 1);
-  for (const Join& join : {join_of(kWorker, 1), join_of(kServer, 0), join_of(kWorker, 0)}) {
+  for (const Join& join : {joining(kWorker, 1), joining(kServer, 0), joining(kWorker, 0)}) {
     EXPECT_FALSE(numbering.complete());
     ASSERT_TRUE(numbering.add(join).is_ok());
   }
@@ -47,9 +47,9 @@ TEST(Numbering, KeepsTheNumbersThatNodesBring) {
 
 TEST(Numbering, NeighboursShareAMachine) {
   Numbering numbering(5, 2);
-  for (const Join& join : {join_of(kServer, -1, "z"), join_of(kWorker, -1, "b"), join_of(kWorker, -1, "a"),
-                           join_of(kWorker, -1, "b"), join_of(kServer, -1, "a"), join_of(kWorker, -1, "a"),
-                           join_of(kWorker, -1, "b")}) {
+  for (const Join& join : {joining(kServer, -1, "z"), joining(kWorker, -1, "b"), joining(kWorker, -1, "a"),
+                           joining(kWorker, -1, "b"), joining(kServer, -1, "a"), joining(kWorker, -1, "a"),
+                           joining(kWorker, -1, "b")}) {
     ASSERT_TRUE(numbering.add(join).is_ok());
   }
   EXPECT_EQ(numbers(numbering), "s0 w0 w3 w1 s1 w4 w2");
@@ -63,7 +63,7 @@ TEST(Numbering, NeighboursShareAMachine) {
 TEST(Numbering, FillsTheGapsBetweenGivenNumbers) {
   Numbering numbering(4, 0);
   for (const Join& join :
-       {join_of(kWorker, -1), join_of(kWorker, 1), join_of(kWorker, -1), join_of(kWorker, 0)}) {
+       {joining(kWorker, -1), joining(kWorker, 1), joining(kWorker, -1), joining(kWorker, 0)}) {
     ASSERT_TRUE(numbering.add(join).is_ok());
   }
   EXPECT_EQ(numbers(numbering), "w2 w1 w3 w0");
@@ -71,11 +71,11 @@ TEST(Numbering, FillsTheGapsBetweenGivenNumbers) {
 
 TEST(Numbering, KeepsLocalRanksThatNodesBring) {
   Numbering numbering(2, 0);
-  Join join = join_of(kWorker, 0);
+  Join join = joining(kWorker, 0);
   join.self.local_rank = 3;
   join.self.local_size = 8;
   ASSERT_TRUE(numbering.add(join).is_ok());
-  ASSERT_TRUE(numbering.add(join_of(kWorker, 1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kWorker, 1)).is_ok());
   const auto nodes = numbering.number();
   EXPECT_EQ(nodes[0].node.local_rank, 3);
   EXPECT_EQ(nodes[0].node.local_size, 8);
@@ -87,31 +87,31 @@ TEST(Numbering, LearnsTheSizeFromTheFirstNode) {
   Numbering numbering(0, 0);
   EXPECT_FALSE(numbering.complete());
   EXPECT_EQ(numbering.missing(), "all workers");
-  ASSERT_TRUE(numbering.add(join_of(kWorker, 0, "m", 2, 1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kWorker, 0, "m", 2, 1)).is_ok());
   EXPECT_EQ(numbering.num_workers(), 2u);
   EXPECT_EQ(numbering.missing(), "rank 1 and 1 server");
-  ASSERT_TRUE(numbering.add(join_of(kServer, 0)).is_ok()) << "need not know it itself";
-  ASSERT_TRUE(numbering.add(join_of(kWorker, 1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kServer, 0)).is_ok()) << "need not know it itself";
+  ASSERT_TRUE(numbering.add(joining(kWorker, 1)).is_ok());
   EXPECT_TRUE(numbering.complete());
 }
 
 TEST(Numbering, ServersMayJoinBeforeTheFirstNodeThatKnowsTheSize) {
   Numbering numbering(0, 0);
-  ASSERT_TRUE(numbering.add(join_of(kServer, -1)).is_ok());
-  ASSERT_TRUE(numbering.add(join_of(kServer, 0)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kServer, -1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kServer, 0)).is_ok());
   EXPECT_FALSE(numbering.complete());
-  EXPECT_FALSE(numbering.add(join_of(kServer, 0)).is_ok()) << "taken";
+  EXPECT_FALSE(numbering.add(joining(kServer, 0)).is_ok()) << "taken";
   Numbering too_many = numbering;
-  const Status status = too_many.add(join_of(kWorker, 0, "m", 1, 1));
+  const Status status = too_many.add(joining(kWorker, 0, "m", 1, 1));
   EXPECT_NE(status.message().find("expects 1 server, but server (host h, pid 0) has joined"),
             std::string::npos)
       << status;
-  ASSERT_TRUE(numbering.add(join_of(kWorker, 0, "m", 1, 2)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kWorker, 0, "m", 1, 2)).is_ok());
   EXPECT_EQ(numbers(numbering), "s1 s0 w0");
 
   Numbering out_of_range(0, 0);
-  ASSERT_TRUE(out_of_range.add(join_of(kServer, 5)).is_ok());
-  EXPECT_NE(out_of_range.add(join_of(kWorker, 0, "m", 1, 1)).message().find("but server 5"),
+  ASSERT_TRUE(out_of_range.add(joining(kServer, 5)).is_ok());
+  EXPECT_NE(out_of_range.add(joining(kWorker, 0, "m", 1, 1)).message().find("but server 5"),
             std::string::npos);
 }
 
@@ -120,48 +120,48 @@ TEST(Numbering, RefusesNodesThatDoNotFit) {
     Join join;
     const char* says;
   };
-  Join misplaced = join_of(kWorker, 1);
+  Join misplaced = joining(kWorker, 1);
   misplaced.self.local_rank = 2;
   misplaced.self.local_size = 2;
-  Join half_placed = join_of(kWorker, 1);
+  Join half_placed = joining(kWorker, 1);
   half_placed.self.local_rank = 0;
-  Join other_version = join_of(kWorker, 1);
+  Join other_version = joining(kWorker, 1);
   other_version.version = "0.2";
   const Case cases[] = {
       {other_version, "has byteps 0.2, rank 0 (host h, pid 7) has byteps : install the same version"},
-      {join_of(kWorker, 0), "rank 0 (host h, pid 0): its number is taken by rank 0 (host h, pid 7)"},
-      {join_of(kWorker, 3), "rank: expected a number below 3, got 3"},
-      {join_of(kServer, 1), "the job is complete: it has 1 server, and all of them have joined"},
-      {join_of(kWorker, 1, "m", 4),
+      {joining(kWorker, 0), "rank 0 (host h, pid 0): its number is taken by rank 0 (host h, pid 7)"},
+      {joining(kWorker, 3), "rank: expected a number below 3, got 3"},
+      {joining(kServer, 1), "the job is complete: it has 1 server, and all of them have joined"},
+      {joining(kWorker, 1, "m", 4),
        "expects 4 workers and 0 servers, but the job has 3 workers and 1 server"},
-      {join_of(kWorker, 1, "m", 3, 2), "expects 3 workers and 2 servers"},
+      {joining(kWorker, 1, "m", 3, 2), "expects 3 workers and 2 servers"},
       {misplaced, "local rank: expected a number below the local size of 2, got 2"},
       {half_placed, "local rank"},
   };
   for (const Case& c : cases) {
     Numbering numbering(3, 1);
-    Join first = join_of(kWorker, 0);
+    Join first = joining(kWorker, 0);
     first.self.pid = 7;
     ASSERT_TRUE(numbering.add(first).is_ok());
-    ASSERT_TRUE(numbering.add(join_of(kServer, 0)).is_ok());
+    ASSERT_TRUE(numbering.add(joining(kServer, 0)).is_ok());
     const Status status = numbering.add(c.join);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.says;
     EXPECT_NE(status.message().find(c.says), std::string::npos) << status;
     EXPECT_EQ(numbering.joined().size(), 2u);
   }
-  EXPECT_FALSE(Numbering(0, 0).add(join_of(kWorker, 0)).is_ok()) << "the size is unknown";
-  EXPECT_FALSE(Numbering(0, 0).add(join_of(kWorker, 0, "m", 0xFFFFFFFF, 0xFFFFFFFF)).is_ok())
+  EXPECT_FALSE(Numbering(0, 0).add(joining(kWorker, 0)).is_ok()) << "the size is unknown";
+  EXPECT_FALSE(Numbering(0, 0).add(joining(kWorker, 0, "m", 0xFFFFFFFF, 0xFFFFFFFF)).is_ok())
       << "no such job";
-  EXPECT_FALSE(Numbering(1, 0).add(join_of(kServer, -1)).is_ok()) << "a job without servers";
+  EXPECT_FALSE(Numbering(1, 0).add(joining(kServer, -1)).is_ok()) << "a job without servers";
 }
 
 TEST(Numbering, NamesTheMissingNodes) {
   Numbering numbering(4, 2);
   EXPECT_EQ(numbering.missing(), "4 workers and 2 servers");
-  ASSERT_TRUE(numbering.add(join_of(kWorker, 2)).is_ok());
-  ASSERT_TRUE(numbering.add(join_of(kServer, 1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kWorker, 2)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kServer, 1)).is_ok());
   EXPECT_EQ(numbering.missing(), "rank 0, rank 1, rank 3 and server 0");
-  ASSERT_TRUE(numbering.add(join_of(kWorker, -1)).is_ok());
+  ASSERT_TRUE(numbering.add(joining(kWorker, -1)).is_ok());
   EXPECT_EQ(numbering.missing(), "2 workers and server 0") << "the next node may join without a number";
 }
 

@@ -11,11 +11,11 @@
 namespace byteps::protocol {
 namespace {
 
-using Kind = Outbox::Kind;
+using OutboxKind = Outbox::Kind;
 
 class OutboxTest : public testing::Test {
  protected:
-  void push(char name, int32_t priority, uint64_t bytes, Kind kind = Kind::kContribution) {
+  void push(char name, int32_t priority, uint64_t bytes, OutboxKind kind = OutboxKind::kContribution) {
     port_.push(priority, kind, bytes, [this, name] { sent_ += name; });
   }
   std::string sent_;
@@ -37,7 +37,7 @@ TEST_F(OutboxTest, QueuedFramesGoByPriorityThenByKindThenInOrder) {
   push('b', 1, 10);
   push('c', 1, 10);
   push('d', 2, 10);
-  push('e', 1, 10, Kind::kAnswer);
+  push('e', 1, 10, OutboxKind::kAnswer);
   port_.sent(100);
   EXPECT_EQ(sent_, "adebc");
 }
@@ -63,7 +63,7 @@ TEST_F(OutboxTest, PortsDoNotWaitForEachOther) {
   push('a', 0, 100);
   Outbox::Port other(outbox_);
   bool went = false;
-  other.push(0, Kind::kContribution, 100, [&went] { went = true; });
+  other.push(0, OutboxKind::kContribution, 100, [&went] { went = true; });
   EXPECT_TRUE(went);
 }
 
@@ -88,7 +88,7 @@ TEST_F(OutboxTest, CloseDropsQueuedFramesAndLateReportsDoNotCount) {
 
 TEST_F(OutboxTest, ReportsFromInsideASendAreNotLost) {
   for (const char name : {'a', 'b', 'c'}) {
-    port_.push(0, Kind::kContribution, 100, [this, name] {
+    port_.push(0, OutboxKind::kContribution, 100, [this, name] {
       sent_ += name;
       port_.sent(100);
     });
@@ -116,7 +116,7 @@ TEST_F(OutboxTest, ABatchIsPutInOrderBeforeTheFirstOfItLeaves) {
 }
 
 TEST_F(OutboxTest, ABatchFromInsideASendWaitsForItsTurn) {
-  port_.push(0, Kind::kContribution, 10, [this] {
+  port_.push(0, OutboxKind::kContribution, 10, [this] {
     const Outbox::Port::Batch batch(port_);
     push('a', 0, 10);
     push('u', 1, 10);
@@ -129,12 +129,12 @@ TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
   Outbox outbox(10);
   Outbox::Port one(outbox);
   Outbox::Port other(outbox);
-  one.push(0, Kind::kAnswer, 10, [] {});
+  one.push(0, OutboxKind::kAnswer, 10, [] {});
   EXPECT_FALSE(outbox.has_contributed()) << "there were none";
   one.sent(10);
-  one.push(0, Kind::kContribution, 10, [] {});
-  one.push(0, Kind::kContribution, 10, [] {});
-  other.push(0, Kind::kContribution, 10, [] {});
+  one.push(0, OutboxKind::kContribution, 10, [] {});
+  one.push(0, OutboxKind::kContribution, 10, [] {});
+  other.push(0, OutboxKind::kContribution, 10, [] {});
   one.sent(10);
   one.sent(10);
   EXPECT_FALSE(outbox.has_contributed()) << "the other port's is not written";
@@ -164,7 +164,7 @@ TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
       const auto priority = static_cast<int32_t>(random() % 4);
       const uint64_t bytes = 1 + random() % largest_bytes;
       waiting[number] = {priority};
-      port.push(priority, Kind::kContribution, bytes,
+      port.push(priority, OutboxKind::kContribution, bytes,
                 [&, number, bytes] { on_the_wire.emplace_back(number, bytes); });
     };
     const auto write_one = [&] {

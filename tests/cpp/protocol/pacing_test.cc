@@ -14,8 +14,8 @@
 namespace byteps::protocol {
 namespace {
 
-std::vector<NodeInfo> nodes_of(const std::vector<uint32_t>& ranks_of_machine, uint32_t servers, uint32_t mbps,
-                               size_t shards = 1) {
+std::vector<NodeInfo> paced_nodes(const std::vector<uint32_t>& ranks_of_machine, uint32_t servers,
+                                  uint32_t mbps, size_t shards = 1) {
   std::vector<NodeInfo> nodes;
   for (size_t machine = 0; machine < ranks_of_machine.size(); ++machine) {
     for (uint32_t i = 0; i < ranks_of_machine[machine]; ++i) {
@@ -65,7 +65,7 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
         Case{std::vector<uint32_t>(40, 4), 8, 4}, Case{std::vector<uint32_t>(520, 1), 40, 4}}) {
     uint32_t workers = 0;
     for (const uint32_t ranks : job.ranks) workers += ranks;
-    const std::vector<NodeInfo> nodes = nodes_of(job.ranks, job.servers, 1000, job.shards);
+    const std::vector<NodeInfo> nodes = paced_nodes(job.ranks, job.servers, 1000, job.shards);
     const Tree tree(nodes, workers);
     const std::vector<double> shares = *reducer_host_shares(tree.reducer_hosts(), {});
     const Pace pace(tree, shares);
@@ -100,19 +100,19 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
 }
 
 TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
-  std::vector<NodeInfo> nodes = nodes_of({1, 1}, 1, 1000);
+  std::vector<NodeInfo> nodes = paced_nodes({1, 1}, 1, 1000);
   nodes[1].nic_mbps = 0;
   const Tree unknown(nodes, 2);
   const Pace pace(unknown, *reducer_host_shares(unknown.reducer_hosts(), {}));
   EXPECT_EQ(pace.rate(0, 1, unknown), 0u);
   EXPECT_EQ(pace.rate(0, 2, unknown), 0u);
 
-  const Tree alone(nodes_of({2}, 0, 1000), 2);
+  const Tree alone(paced_nodes({2}, 0, 1000), 2);
   EXPECT_EQ(Pace(alone, {1.0}).rate(0, 0, alone), 0u);
 }
 
 TEST(Pace, AServerThatHasComeSinceIsNotLimited) {
-  const std::vector<NodeInfo> nodes = nodes_of({1, 1, 1}, 2, 1000);
+  const std::vector<NodeInfo> nodes = paced_nodes({1, 1, 1}, 2, 1000);
   Tree tree({nodes.begin(), nodes.end() - 1}, 3);
   const Pace pace(tree, *reducer_host_shares(tree.reducer_hosts(), {}));
   tree.add(nodes.back());

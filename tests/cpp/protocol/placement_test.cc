@@ -14,7 +14,7 @@ namespace {
 
 using Shares = std::vector<double>;
 using ReducerHosts = std::vector<ReducerHost>;
-using Kind = PlacementPolicy::Kind;
+using PolicyKind = PlacementPolicy::Kind;
 using Random = std::mt19937_64;
 
 constexpr uint64_t kBytes = 1 << 20;
@@ -32,13 +32,13 @@ ReducerHosts equal_reducer_hosts(size_t n, size_t k, double mbps = kMbps) {
   return reducer_hosts_of(std::vector<double>(n, mbps), std::vector<double>(k, mbps));
 }
 
-PlacementPolicy policy_of(Kind kind) { return {.kind = kind}; }
+PlacementPolicy policy_of(PolicyKind kind) { return {.kind = kind}; }
 
-Shares shares_of(const ReducerHosts& reducer_hosts, Kind kind = Kind::kAuto) {
+Shares shares_of(const ReducerHosts& reducer_hosts, PolicyKind kind = PolicyKind::kAuto) {
   return reducer_host_shares(reducer_hosts, policy_of(kind)).value();
 }
 
-double seconds_of(const ReducerHosts& reducer_hosts, Kind kind = Kind::kAuto) {
+double seconds_of(const ReducerHosts& reducer_hosts, PolicyKind kind = PolicyKind::kAuto) {
   return predicted_seconds(reducer_hosts, shares_of(reducer_hosts, kind), kBytes);
 }
 
@@ -100,13 +100,14 @@ TEST(ReducerHostShares, OfEqualCardsFollowThePapersFormula) {
 TEST(ReducerHostShares, WithoutServersAreThoseOfAllReduce) {
   for (size_t n = 1; n <= 9; ++n)
     expect_shares(shares_of(equal_reducer_hosts(n, 0)),
-                  shares_of(equal_reducer_hosts(n, 0), Kind::kAllReduce));
+                  shares_of(equal_reducer_hosts(n, 0), PolicyKind::kAllReduce));
 }
 
 TEST(ReducerHostShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
   for (size_t n = 3; n <= 9; ++n) {
     for (size_t k = n; k <= n + 3; ++k)
-      expect_shares(shares_of(equal_reducer_hosts(n, k)), shares_of(equal_reducer_hosts(n, k), Kind::kPs));
+      expect_shares(shares_of(equal_reducer_hosts(n, k)),
+                    shares_of(equal_reducer_hosts(n, k), PolicyKind::kPs));
   }
 }
 
@@ -117,10 +118,10 @@ TEST(ReducerHostShares, OfOneMachineKeepAllThere) {
 }
 
 TEST(ReducerHostShares, OfForcedPlacementsAreEqual) {
-  expect_shares(shares_of(equal_reducer_hosts(2, 2), Kind::kAllReduce), {0.5, 0.5, 0, 0});
-  expect_shares(shares_of(reducer_hosts_of({1, 5}, {2, 4}), Kind::kPs), {0, 0, 0.5, 0.5});
-  expect_shares(shares_of(equal_reducer_hosts(1, 1), Kind::kPs), {0, 1});
-  expect_shares(shares_of(equal_reducer_hosts(2, 0), Kind::kPs), {0.5, 0.5});
+  expect_shares(shares_of(equal_reducer_hosts(2, 2), PolicyKind::kAllReduce), {0.5, 0.5, 0, 0});
+  expect_shares(shares_of(reducer_hosts_of({1, 5}, {2, 4}), PolicyKind::kPs), {0, 0, 0.5, 0.5});
+  expect_shares(shares_of(equal_reducer_hosts(1, 1), PolicyKind::kPs), {0, 1});
+  expect_shares(shares_of(equal_reducer_hosts(2, 0), PolicyKind::kPs), {0.5, 0.5});
 }
 
 // Computed by hand: T = (1 + c/(n-2)) M / (sum of c machines / (n-2) + sum of servers / n), where c
@@ -130,7 +131,8 @@ TEST(ReducerHostShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
   // capacity.
   expect_shares(shares_of(reducer_hosts_of({3, 3, 6}, {})), {0, 0, 1});
   // T = (1 + 2) / (48 / 2 + 48 / 4) = 1/12; machines (T B - 1) / 2, servers T B / 4.
-  expect_shares(shares_of(reducer_hosts_of({12, 12, 12, 12}, {24, 24}), Kind::kAuto), {0, 0, 0, 0, .5, .5});
+  expect_shares(shares_of(reducer_hosts_of({12, 12, 12, 12}, {24, 24}), PolicyKind::kAuto),
+                {0, 0, 0, 0, .5, .5});
   // T = (1 + 2) / (66 / 2 + 12 / 4) = 1/12.
   expect_shares(shares_of(reducer_hosts_of({12, 12, 18, 24}, {12})), {0, 0, .25, .5, .25});
 }
@@ -165,7 +167,7 @@ TEST(ReducerHostShares, GiveNothingToServersWithoutACardOfTheirOwn) {
   reducer_hosts[4].host = 2;
   expect_shares(shares_of(reducer_hosts),
                 {3 / 18., 3 / 18., 3 / 18., 3 / 18., 0, 6 / 18.});  // those of (4, 1)
-  expect_shares(shares_of(reducer_hosts, Kind::kPs), {0, 0, 0, 0, .5, .5});
+  expect_shares(shares_of(reducer_hosts, PolicyKind::kPs), {0, 0, 0, 0, .5, .5});
 }
 
 TEST(ReducerHostShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
@@ -176,8 +178,8 @@ TEST(ReducerHostShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
     EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
     EXPECT_GE(*std::min_element(best.begin(), best.end()), 0);
     const double bound = predicted_seconds(reducer_hosts, best, kBytes) * (1 - 1e-9);
-    EXPECT_LE(bound, seconds_of(reducer_hosts, Kind::kAllReduce)) << i;
-    EXPECT_LE(bound, seconds_of(reducer_hosts, Kind::kPs)) << i;
+    EXPECT_LE(bound, seconds_of(reducer_hosts, PolicyKind::kAllReduce)) << i;
+    EXPECT_LE(bound, seconds_of(reducer_hosts, PolicyKind::kPs)) << i;
     for (int other = 0; other < 10; ++other)
       EXPECT_LE(bound, predicted_seconds(reducer_hosts, random_shares(random, reducer_hosts.size()), kBytes))
           << i;
@@ -211,7 +213,7 @@ TEST(ReducerHostShares, OfMoreServersAreNeverSlower) {
 TEST(ReducerHostShares, FollowGivenWeights) {
   const auto policy = placement_policy_from("weights:1,1,0.5,2.5");
   ASSERT_TRUE(policy) << policy.status();
-  EXPECT_EQ(policy->kind, Kind::kWeights);
+  EXPECT_EQ(policy->kind, PolicyKind::kWeights);
   expect_shares(reducer_host_shares(equal_reducer_hosts(3, 1), *policy).value(), {.2, .2, .1, .5});
   const Status misfit = reducer_host_shares(equal_reducer_hosts(2, 1), *policy).status();
   EXPECT_EQ(misfit.code(), StatusCode::kInvalidArgument);
@@ -219,9 +221,9 @@ TEST(ReducerHostShares, FollowGivenWeights) {
 }
 
 TEST(PlacementPolicy, HasNames) {
-  EXPECT_EQ(placement_policy_from("auto")->kind, Kind::kAuto);
-  EXPECT_EQ(placement_policy_from("allreduce")->kind, Kind::kAllReduce);
-  EXPECT_EQ(placement_policy_from("ps")->kind, Kind::kPs);
+  EXPECT_EQ(placement_policy_from("auto")->kind, PolicyKind::kAuto);
+  EXPECT_EQ(placement_policy_from("allreduce")->kind, PolicyKind::kAllReduce);
+  EXPECT_EQ(placement_policy_from("ps")->kind, PolicyKind::kPs);
 }
 
 TEST(PlacementPolicy, SaysWhatIsWrongWithAText) {

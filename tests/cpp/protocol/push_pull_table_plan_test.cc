@@ -14,7 +14,7 @@ constexpr Plan k256KiB{.partition_scale = 3, .credit = 0};
 static_assert(scaled_partition_bytes(k128KiB.partition_scale, kPartitionBytes) == 128 << 10);
 static_assert(scaled_partition_bytes(k256KiB.partition_scale, kPartitionBytes) == 256 << 10);
 
-Tree two_machines() {
+Tree one_rank_each() {
   std::vector<NodeInfo> nodes(2);
   for (int32_t rank = 0; rank < 2; ++rank) {
     nodes[static_cast<size_t>(rank)].rank = rank;
@@ -74,9 +74,9 @@ class PlanChange : public testing::Test {
     if (placed) place();
   }
 
-  PushPullTable table_{1, two_machines(), PartitionRule({}, kPartitionBytes)};
+  PushPullTable table_{1, one_rank_each(), PartitionRule({}, kPartitionBytes)};
   TensorDirectory directory_{
-      {"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
+      {"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
   TableActions actions_;
   std::vector<Declare> declared_;  // without an answer
   // Actions of the last call:
@@ -193,10 +193,10 @@ TEST_F(PlanChange, APlacementThatNobodyWaitsForAnyMoreStartsNothing) {
 }
 
 TEST_F(PlanChange, AnotherPlacementIsRequestedWithTheResultAndUsedByTheNextPushPull) {
-  directory_.change_shares(RootAssigner(two_machines(), {0, 1}));
+  directory_.change_shares(RootAssigner(one_rank_each(), {0, 1}));
   first_push_pull({.placement = 7}, false);
   ASSERT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, 0, {}, 7}}));
-  directory_.change_shares(RootAssigner(two_machines(), {1, 0}));
+  directory_.change_shares(RootAssigner(one_rank_each(), {1, 0}));
   place();
   ASSERT_TRUE(start(2).is_ok());
   ASSERT_EQ(started_.size(), 2u);
@@ -287,7 +287,7 @@ TEST_F(PlanChange, APlacementThatIsRequestedKeepsTheOtherRequest) {
 }
 
 TEST(TensorDirectoryPlans, EveryScaleHasItsOwnLocationsAndAllRanksGetTheSame) {
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {0.5, 0.5}),
                             PartitionRule({}, kPartitionBytes));
   const auto placed = [&](uint32_t rank, const Declare& declare) {
     return std::get<Placed>(directory.declare(rank, declare).message);
@@ -304,7 +304,7 @@ TEST(TensorDirectoryPlans, EveryScaleHasItsOwnLocationsAndAllRanksGetTheSame) {
 // The result is the same as if the job had been started with that scale.
 TEST(TensorDirectoryPlans, TheLocationsOfAScaleAreBalancedAmongThemselves) {
   const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.75, 0.25}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {0.75, 0.25}),
                             PartitionRule({}, kPartitionBytes));
   std::map<uint16_t, double> bytes_at;
   double total = 0;
@@ -336,21 +336,21 @@ std::vector<RootLocation> locations(TensorDirectory& directory, uint32_t rank, u
 }
 
 TEST(TensorDirectoryPlacements, HaveTheSharesOfTheMomentAndAreTheSameForAllRanks) {
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {1, 0}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {1, 0}),
                             PartitionRule({}, kPartitionBytes));
   EXPECT_EQ(locations(directory, 0, 0), (std::vector<RootLocation>{{0, 0}, {0, 0}}));
-  directory.change_shares(RootAssigner(two_machines(), {0, 1}));
+  directory.change_shares(RootAssigner(one_rank_each(), {0, 1}));
   EXPECT_EQ(locations(directory, 1, 1), (std::vector<RootLocation>{{1, 0}, {1, 0}}));
   EXPECT_EQ(locations(directory, 1, 0), (std::vector<RootLocation>{{0, 0}, {0, 0}})) << "late";
-  directory.change_shares(RootAssigner(two_machines(), {0.5, 0.5}));
+  directory.change_shares(RootAssigner(one_rank_each(), {0.5, 0.5}));
   EXPECT_EQ(locations(directory, 0, 1), (std::vector<RootLocation>{{1, 0}, {1, 0}})) << "known";
 }
 
 TEST(TensorDirectoryPlacements, WithTheSameSharesNothingMoves) {
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {0.5, 0.5}),
                             PartitionRule({}, kPartitionBytes));
   locations(directory, 0, 0, "other", 100);
-  directory.change_shares(RootAssigner(two_machines(), {0.4, 0.6}));
+  directory.change_shares(RootAssigner(one_rank_each(), {0.4, 0.6}));
   const auto first = locations(directory, 0, 0, "new", 3 * kPartitionBytes);
   EXPECT_EQ(locations(directory, 0, 1, "new", 3 * kPartitionBytes), first);
   EXPECT_EQ(locations(directory, 1, 0, "new", 5 * kPartitionBytes).size(), 5u);
@@ -359,12 +359,12 @@ TEST(TensorDirectoryPlacements, WithTheSameSharesNothingMoves) {
 
 // A rank that has forgotten a name does not know where it is summed by now, and asks as at first.
 TEST(TensorDirectoryPlacements, ARankThatComesBackToANameMovesNothing) {
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {1, 0}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {1, 0}),
                             PartitionRule({}, kPartitionBytes));
   locations(directory, 0, 0);
-  directory.change_shares(RootAssigner(two_machines(), {0, 1}));
+  directory.change_shares(RootAssigner(one_rank_each(), {0, 1}));
   const auto first = locations(directory, 0, 1);
-  directory.change_shares(RootAssigner(two_machines(), {0.5, 0.5}));
+  directory.change_shares(RootAssigner(one_rank_each(), {0.5, 0.5}));
   const auto second = locations(directory, 0, 2);
   EXPECT_EQ(locations(directory, 1, 0), second);
   EXPECT_EQ(locations(directory, 1, 2), second);
@@ -372,12 +372,12 @@ TEST(TensorDirectoryPlacements, ARankThatComesBackToANameMovesNothing) {
 }
 
 TEST(TensorDirectoryPlacements, OfANameTheLastTwoAreKept) {
-  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {1, 0}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(one_rank_each(), {1, 0}),
                             PartitionRule({}, kPartitionBytes));
   std::vector<std::vector<RootLocation>> known;
   for (int i = 0; i < 1000; ++i) {
     directory.change_shares(
-        RootAssigner(two_machines(), i % 2 == 0 ? std::vector{1.0, 0.0} : std::vector{0.0, 1.0}));
+        RootAssigner(one_rank_each(), i % 2 == 0 ? std::vector{1.0, 0.0} : std::vector{0.0, 1.0}));
     const auto placement = static_cast<uint8_t>(1 + i % 255);
     known.push_back(locations(directory, 0, placement));
     const auto host = static_cast<uint16_t>(i % 2);

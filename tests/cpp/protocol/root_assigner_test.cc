@@ -15,12 +15,12 @@
 namespace byteps::protocol {
 namespace {
 
-using Random = std::mt19937;
+using ShareDraws = std::mt19937;
 
 // `machines`: number of shards of each rank, by machine; `servers`: number of shards of each
 // server; `mbps`: the speed of all cards.
-Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers,
-               uint32_t mbps = 0) {
+Tree tree_of_ranks(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers,
+                   uint32_t mbps = 0) {
   std::vector<NodeInfo> nodes;
   const auto add = [&nodes, mbps](Role role, const std::string& machine, uint32_t shards) {
     NodeInfo& node = nodes.emplace_back();
@@ -38,7 +38,7 @@ Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::ve
   return {nodes, num_workers};
 }
 
-Tree random_tree(Random& random) {
+Tree drawn_tree(ShareDraws& random) {
   const auto between = [&random](uint32_t least, uint32_t most) {
     return least + static_cast<uint32_t>(random() % (most - least + 1));
   };
@@ -54,10 +54,10 @@ Tree random_tree(Random& random) {
   }
   std::vector<uint32_t> servers(between(0, 3));
   std::ranges::generate(servers, any_shards);
-  return make_tree(machines, servers);
+  return tree_of_ranks(machines, servers);
 }
 
-std::vector<double> random_shares(Random& random, size_t num_reducer_hosts) {
+std::vector<double> drawn_shares(ShareDraws& random, size_t num_reducer_hosts) {
   std::vector<double> shares(num_reducer_hosts, 1);
   if (random() % 2 == 0) {
     for (double& share : shares) share = static_cast<double>(random() % 4);
@@ -69,7 +69,7 @@ std::vector<double> random_shares(Random& random, size_t num_reducer_hosts) {
 }
 
 // Partitions of tensors: all of one size except for the last, which is smaller.
-std::vector<uint64_t> random_sizes(Random& random, size_t count, uint64_t largest) {
+std::vector<uint64_t> random_sizes(ShareDraws& random, size_t count, uint64_t largest) {
   std::vector<uint64_t> sizes;
   while (sizes.size() < count) {
     const uint64_t full = random() % 2 == 0 ? largest : 1 + random() % largest;
@@ -186,9 +186,9 @@ void expect_within(const Worst& worst, double partitions, const std::string& wha
 TEST(RootAssigner, SpreadsBytesOverRanksAndShardsOfMachinesAndRootsAtEveryPrefix) {
   constexpr uint64_t kLargest = 4096;
   for (uint32_t seed = 0; seed < 200; ++seed) {
-    Random random(seed);
-    const Tree tree = random_tree(random);
-    const RootAssigner assigner(tree, random_shares(random, tree.num_reducer_hosts()));
+    ShareDraws random(seed);
+    const Tree tree = drawn_tree(random);
+    const RootAssigner assigner(tree, drawn_shares(random, tree.num_reducer_hosts()));
     const Worst worst = worst_of(tree, assigner, random_sizes(random, 600, kLargest), kLargest);
     expect_within(worst, 4, "seed " + std::to_string(seed));
     if (HasFailure()) return;
@@ -200,9 +200,9 @@ TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
   std::vector<std::vector<uint32_t>> machines;
   for (const size_t ranks : {13, 11, 9, 7, 5})
     machines.emplace_back(one_each.begin(), one_each.begin() + ranks);
-  const Tree tree = make_tree(machines, {1, 2});
+  const Tree tree = tree_of_ranks(machines, {1, 2});
   const std::vector<double> shares(7, 1.0 / 7);
-  Random random(1);
+  ShareDraws random(1);
   expect_within(worst_of(tree, {tree, shares}, random_sizes(random, 2000, 4096), 4096), 4, "13, 11, 9, 7, 5");
 }
 
@@ -210,8 +210,8 @@ TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
 TEST(RootAssigner, SpreadsBytesOverTheConnectionsOfServersAtEveryPrefix) {
   for (const auto& [machines, ranks, shards, servers] :
        {std::array{8u, 8u, 4u, 4u}, {3u, 4u, 1u, 2u}, {2u, 2u, 3u, 1u}, {5u, 3u, 2u, 3u}}) {
-    const Tree tree =
-        make_tree({machines, std::vector<uint32_t>(ranks, shards)}, std::vector<uint32_t>(servers, shards));
+    const Tree tree = tree_of_ranks({machines, std::vector<uint32_t>(ranks, shards)},
+                                    std::vector<uint32_t>(servers, shards));
     std::vector<double> shares(machines + servers, 1.0 / (machines + 3 * servers));
     std::fill(shares.end() - servers, shares.end(), 3.0 / (machines + 3 * servers));
     RootAssigner assigner(tree, shares);
@@ -230,7 +230,7 @@ TEST(RootAssigner, SpreadsBytesOverTheConnectionsOfServersAtEveryPrefix) {
 // There are as many partitions as ranks on a machine: each rank sums its machine for one of them.
 TEST(RootAssigner, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
   const std::vector<uint32_t> four(4, 1);
-  const Tree tree = make_tree({four, four, four, four}, {});
+  const Tree tree = tree_of_ranks({four, four, four, four}, {});
   RootAssigner assigner(tree, std::vector<double>(4, 0.25));
   std::set<uint32_t> serving;
   for (int i = 0; i < 4; ++i) {
@@ -249,8 +249,8 @@ TEST(RootAssigner, WhereThereAreManyMachinesEachRootHasFewConnections) {
   for (const Case& job : {Case{8, 8, 4, 4, 32}, Case{32, 8, 4, 16, 8}, Case{64, 4, 3, 64, 3},
                           Case{256, 8, 4, 0, 4}, Case{1024, 1, 4, 512, 2}, Case{512, 2, 4, 512, 2}}) {
     const std::string what = std::to_string(job.machines) + " x " + std::to_string(job.ranks);
-    const Tree tree = make_tree({job.machines, std::vector<uint32_t>(job.ranks, job.shards)},
-                                std::vector<uint32_t>(job.servers, job.shards), 100'000);
+    const Tree tree = tree_of_ranks({job.machines, std::vector<uint32_t>(job.ranks, job.shards)},
+                                    std::vector<uint32_t>(job.servers, job.shards), 100'000);
     const uint32_t hosts = tree.num_reducer_hosts();
     RootAssigner assigner(tree, std::vector<double>(hosts, 1.0 / hosts));
     // Of machine 0, on which no root counts here: threads, and connections to each host.
@@ -280,7 +280,7 @@ TEST(RootAssigner, WhereThereAreManyMachinesEachRootHasFewConnections) {
 }
 
 TEST(RootAssigner, EmptyPartitionsTakeTurns) {
-  const Tree tree = make_tree({{2, 2}}, {});
+  const Tree tree = tree_of_ranks({{2, 2}}, {});
   RootAssigner assigner(tree, {1});
   std::set<uint16_t> serving_indices;
   for (int i = 0; i < 4; ++i) serving_indices.insert(assigner.next(0).serving_index);

@@ -5,24 +5,25 @@
 namespace byteps::protocol {
 namespace {
 
-using Kind = SchedulerEvent::Kind;
+using EventKind = SchedulerEvent::Kind;
 
 TEST(SchedulerEvent, TravelsAsBytes) {
   const SchedulerEvent message{
-      .kind = Kind::kMessage, .peer = 7, .now_us = -3, .message = Declare{.name = "w", .bytes = 12}};
+      .kind = EventKind::kMessage, .peer = 7, .now_us = -3, .message = Declare{.name = "w", .bytes = 12}};
   auto read = decode_event(encode(message));
   ASSERT_TRUE(read) << read.status();
-  EXPECT_EQ(read->kind, Kind::kMessage);
+  EXPECT_EQ(read->kind, EventKind::kMessage);
   EXPECT_EQ(read->peer, 7u);
   EXPECT_EQ(read->now_us, -3);
   EXPECT_EQ(read->message, message.message);
 
-  read = decode_event(encode(SchedulerEvent{.kind = Kind::kClosed, .peer = 1, .why = unavailable("reset")}));
+  read = decode_event(
+      encode(SchedulerEvent{.kind = EventKind::kClosed, .peer = 1, .why = unavailable("reset")}));
   ASSERT_TRUE(read) << read.status();
   EXPECT_EQ(read->why.code(), StatusCode::kUnavailable);
   EXPECT_EQ(read->why.message(), "reset");
 
-  read = decode_event(encode(SchedulerEvent{.kind = Kind::kHeartbeat, .peer = 1, .count = 99}));
+  read = decode_event(encode(SchedulerEvent{.kind = EventKind::kHeartbeat, .peer = 1, .count = 99}));
   ASSERT_TRUE(read) << read.status();
   EXPECT_EQ(read->count, 99u);
 }
@@ -30,14 +31,14 @@ TEST(SchedulerEvent, TravelsAsBytes) {
 TEST(SchedulerEvent, TheLargestMessageFits) {
   Forget forget;
   forget.names.resize(kMaxForgotten, {.name = std::string(kMaxNameBytes, 'x'), .round = 1});
-  const SchedulerEvent event{.kind = Kind::kMessage, .message = forget};
+  const SchedulerEvent event{.kind = EventKind::kMessage, .message = forget};
   const Replicate replicate{1, encode(event)};
   EXPECT_TRUE(check_control_head(encode(replicate).head, encode(replicate).payload.size()).is_ok());
   EXPECT_TRUE(decode_event(replicate.content));
 }
 
 TEST(SchedulerEvent, RefusesOtherBytes) {
-  std::vector<std::byte> bytes = encode(SchedulerEvent{.kind = Kind::kMessage, .message = Barrier{3}});
+  std::vector<std::byte> bytes = encode(SchedulerEvent{.kind = EventKind::kMessage, .message = Barrier{3}});
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_EQ(decode_event(Bytes(bytes).first(size)).status().code(), StatusCode::kDataLoss) << size;
   bytes[0] = std::byte{5};

@@ -12,8 +12,8 @@ namespace {
 using Verdict = StalenessTracker::Verdict;
 
 constexpr TimeUs kStallUs = 10;
-constexpr TimeUs kOpUs = 100;
-constexpr uint32_t kRanks = 3;
+constexpr TimeUs kUpdateLimitUs = 100;
+constexpr uint32_t kSenders = 3;
 
 // A tracker of three ranks, with the actions of the last call.
 class StalenessTrackerTest : public testing::Test {
@@ -41,7 +41,7 @@ class StalenessTrackerTest : public testing::Test {
   Verdict seed(uint32_t rank, TimeUs now = 0) { return contribute(head_of(rank, 1, ReduceOp::kSeed), now); }
   Verdict add(uint32_t rank, uint32_t round, TimeUs now = 0) { return contribute(head_of(rank, round), now); }
   void all_seed() {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) seed(rank);
+    for (uint32_t rank = 0; rank < kSenders; ++rank) seed(rank);
   }
   void tick(TimeUs now) {
     collect([&](StalenessActions& actions) { tracker_.on_tick(now, actions); });
@@ -82,7 +82,8 @@ class StalenessTrackerTest : public testing::Test {
   using Answered = std::vector<std::pair<uint32_t, uint32_t>>;  // rank, round
 
   uint8_t staleness_ = 0;
-  StalenessTracker tracker_{each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs}};
+  StalenessTracker tracker_{each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}),
+                            {kStallUs, kUpdateLimitUs}};
   std::vector<uint32_t> first_values_;
   Answered answered_;
   int answers_ = 0;
@@ -230,7 +231,7 @@ TEST_F(StalenessTrackerTest, ViolationsOfTheProtocolAreErrors) {
   head.type = DataType::kFailed;
   EXPECT_NE(refusal_of(head, 16).find("type"), std::string::npos);
   head = head_of(1, 2);
-  head.root = kRanks;
+  head.root = kSenders;
   EXPECT_NE(refusal_of(head, 16).find("root"), std::string::npos);
 }
 
@@ -263,13 +264,13 @@ TEST_F(StalenessTrackerTest, LongWaitsCauseAWarningThenAFailureAndNameTheMissing
   EXPECT_NE(stalled_[0].find("for rank 2 (c)"), std::string::npos) << stalled_[0];
   tick(7 + kStallUs);
   EXPECT_EQ(stalled_.size(), 1u) << "rank 1's wait";
-  EXPECT_EQ(tracker_.next_tick_us(), 5 + kOpUs);
-  tick(5 + kOpUs);
+  EXPECT_EQ(tracker_.next_tick_us(), 5 + kUpdateLimitUs);
+  tick(5 + kUpdateLimitUs);
   EXPECT_EQ(failed_.size(), 1u);
   EXPECT_NE(failed_[0].find("for rank 2 (c)"), std::string::npos) << failed_[0];
-  add(2, 2, 5 + kOpUs);
+  add(2, 2, 5 + kUpdateLimitUs);
   EXPECT_EQ(answered_, (Answered{{1, 2}, {2, 2}})) << "what has failed is not added";
-  add(0, 3, 5 + kOpUs);
+  add(0, 3, 5 + kUpdateLimitUs);
   EXPECT_EQ(tracker_.waiting(), 1u) << "the tensor goes on";
 }
 
@@ -283,7 +284,7 @@ TEST_F(StalenessTrackerTest, ARankFarAheadOfALivingOneNeverTimesOut) {
   for (uint32_t slow_round = 2; slow_round < 50; ++slow_round) {
     add(0, slow_round + 4, now);
     EXPECT_EQ(tracker_.waiting(), 1u);
-    now += kOpUs - 1;
+    now += kUpdateLimitUs - 1;
     tick(now);
     ASSERT_TRUE(failed_.empty()) << failed_[0];
     add(1, slow_round, now);
@@ -417,10 +418,11 @@ TEST_F(RestoredTest, AFailedRoundFailsAgain) {
   staleness_ = 0;
   all_seed();
   add(0, 2);
-  tick(kOpUs);
+  tick(kUpdateLimitUs);
   ASSERT_TRUE(failed_.contains(0));
   EXPECT_EQ(included(), (std::vector<uint64_t>{5, 2, 2}));
-  StalenessTracker successor(each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs});
+  StalenessTracker successor(each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}),
+                             {kStallUs, kUpdateLimitUs});
   successor.restore(head_of(0, 1), included());
   DataHead again = head_of(0, 2);
   again.type = DataType::kMoved;

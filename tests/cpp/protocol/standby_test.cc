@@ -6,7 +6,7 @@
 namespace byteps::protocol {
 namespace {
 
-using Kind = SchedulerEvent::Kind;
+using EventKind = SchedulerEvent::Kind;
 
 // A scheduler of two workers and a server, and its standby at peer 0. Messages to the standby arrive
 // when deliver() is called.
@@ -24,7 +24,7 @@ class StandbyTest : public testing::Test {
     take(released);
   }
   void receive(PeerId peer, const Control& message) {
-    happen({.kind = Kind::kMessage, .peer = peer, .now_us = 100, .message = message});
+    happen({.kind = EventKind::kMessage, .peer = peer, .now_us = 100, .message = message});
   }
   void take(const SchedulerActions& released) {
     sent_.clear();
@@ -96,7 +96,7 @@ TEST_F(StandbyTest, HeartbeatsAreAnsweredAtOnceAndConfirmOnlyWhatTheStandbyHas) 
   start();
   const uint64_t before = replication_.confirmed(1);
   receive(1, Declare{.name = "w", .bytes = 8});
-  happen({.kind = Kind::kHeartbeat, .peer = 1, .now_us = 100, .count = 0});
+  happen({.kind = EventKind::kHeartbeat, .peer = 1, .now_us = 100, .count = 0});
   EXPECT_EQ(receivers<Heartbeat>(), (std::vector<PeerId>{1}));
   EXPECT_EQ(replication_.confirmed(1), before);
   deliver();
@@ -127,7 +127,7 @@ TEST_F(StandbyTest, SessionsKnowWhatEachEndLacks) {
   receive(1, Declare{.name = "b", .bytes = 8});
   deliver();
   // It has the roster, the standby, and one of the answers.
-  happen({.kind = Kind::kHeartbeat, .peer = 1, .now_us = 100, .count = 3});
+  happen({.kind = EventKind::kHeartbeat, .peer = 1, .now_us = 100, .count = 3});
   deliver();
   const SchedulerReplica::Session& session = replica_.sessions().at(1);
   EXPECT_EQ(session.received, 3u) << "a Join and two Declares";
@@ -139,8 +139,8 @@ TEST_F(StandbyTest, SessionsKnowWhatEachEndLacks) {
 TEST_F(StandbyTest, TheSilenceOfNodesIsTheirsAndNotThatOfTheirMessagesOnTheWay) {
   start();
   for (TimeUs now = 0; now <= 3 * kTimeoutUs; now += kTimeoutUs / 4) {
-    for (const PeerId peer : {0, 1, 2}) happen({.kind = Kind::kHeartbeat, .peer = peer, .now_us = now});
-    happen({.kind = Kind::kTick, .now_us = now});
+    for (const PeerId peer : {0, 1, 2}) happen({.kind = EventKind::kHeartbeat, .peer = peer, .now_us = now});
+    happen({.kind = EventKind::kTick, .now_us = now});
     deliver();
   }
   EXPECT_EQ(state_.phase(), Phase::kRunning);

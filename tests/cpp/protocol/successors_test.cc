@@ -29,7 +29,7 @@ std::vector<NodeInfo> nodes() {
 const Tree kTree(nodes(), 6);
 const std::vector<uint32_t> kEqual(6, 166'666'666);
 
-DataHead head_of(uint32_t number, uint32_t root_node, uint16_t serving_index = 0) {
+DataHead head_to(uint32_t number, uint32_t root_node, uint16_t serving_index = 0) {
   DataHead head;
   head.key = {key_tensor(number, 0), 0};
   head.root_node = static_cast<uint16_t>(root_node);
@@ -42,15 +42,15 @@ TEST(Successors, ARootThatIsNotLostStays) {
   successors.lose(7, kEqual);
   EXPECT_FALSE(successors.is_lost(6));
   EXPECT_TRUE(successors.is_lost(7));
-  EXPECT_EQ(successors.root(head_of(1, 6)), 6u);
-  EXPECT_EQ(successors.root(head_of(1, 0)), 0u);
+  EXPECT_EQ(successors.root(head_to(1, 6)), 6u);
+  EXPECT_EQ(successors.root(head_to(1, 0)), 0u);
 }
 
 TEST(Successors, KeysAreSpreadInProportionToTheShares) {
   Successors successors(kTree);
   successors.lose(6, {100, 200, 100, 0, 400, 0});
   std::map<uint32_t, uint32_t> count;
-  for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_of(number, 6))];
+  for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_to(number, 6))];
   EXPECT_NEAR(count[0], kKeys / 8.0, kKeys / 40.0);
   EXPECT_NEAR(count[2], kKeys / 4.0, kKeys / 40.0);
   EXPECT_NEAR(count[4], kKeys / 8.0, kKeys / 40.0);
@@ -62,8 +62,8 @@ TEST(Successors, OnAMachineTheRankThatServesTheKeyIsTheRoot) {
   Successors successors(kTree);
   for (const uint32_t server : {6u, 7u, 8u}) successors.lose(server, kEqual);
   for (uint32_t number = 1; number < 100; ++number) {
-    EXPECT_EQ(successors.root(head_of(number, 7, 0)) % 2, 0u);
-    EXPECT_EQ(successors.root(head_of(number, 7, 1)) % 2, 1u);
+    EXPECT_EQ(successors.root(head_to(number, 7, 0)) % 2, 0u);
+    EXPECT_EQ(successors.root(head_to(number, 7, 1)) % 2, 1u);
   }
 }
 
@@ -78,9 +78,9 @@ TEST(Successors, ALaterLossMovesOnlyTheKeysOfTheServerThatIsLostThen) {
   reversed.lose(6, kEqual);
   uint32_t moved = 0;
   for (uint32_t number = 1; number <= kKeys; ++number) {
-    const uint32_t before = one.root(head_of(number, 6));
-    const uint32_t after = both.root(head_of(number, 6));
-    EXPECT_EQ(after, reversed.root(head_of(number, 6)));
+    const uint32_t before = one.root(head_to(number, 6));
+    const uint32_t after = both.root(head_to(number, 6));
+    EXPECT_EQ(after, reversed.root(head_to(number, 6)));
     EXPECT_TRUE(before == 8 || after == before) << "key " << number;
     if (before == 8) ++moved;
     EXPECT_NE(after, 8u);
@@ -91,10 +91,10 @@ TEST(Successors, ALaterLossMovesOnlyTheKeysOfTheServerThatIsLostThen) {
 TEST(Successors, WithoutAHostWithAShareTheOthersTakeOver) {
   Successors successors(kTree);
   successors.lose(6, {0, 0, 0, 0, 500'000'000, 0});
-  for (uint32_t number = 1; number < 100; ++number) EXPECT_EQ(successors.root(head_of(number, 6)), 7u);
+  for (uint32_t number = 1; number < 100; ++number) EXPECT_EQ(successors.root(head_to(number, 6)), 7u);
   successors.lose(7, kEqual);
   std::map<uint32_t, uint32_t> count;
-  for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_of(number, 6))];
+  for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_to(number, 6))];
   EXPECT_EQ(count.size(), 4u) << "three machines and the server that had no share";
 }
 
@@ -105,18 +105,18 @@ TEST(Successors, AServerThatComesSucceedsOnlyThoseThatAreLostLater) {
   Successors after = before;
   after.add(node(Role::kServer, 3, "s3"));
   for (uint32_t number = 1; number < 200; ++number)
-    EXPECT_EQ(before.root(head_of(number, 6)), after.root(head_of(number, 6)));
-  EXPECT_EQ(after.root(head_of(1, 9)), 9u);
+    EXPECT_EQ(before.root(head_to(number, 6)), after.root(head_to(number, 6)));
+  EXPECT_EQ(after.root(head_to(1, 9)), 9u);
   after.lose(7, std::vector<uint32_t>(7, 1));
   uint32_t to_newcomer = 0;
   for (uint32_t number = 1; number < 200; ++number) {
-    EXPECT_NE(after.root(head_of(number, 6)), 9u);
-    if (after.root(head_of(number, 7)) == 9u) ++to_newcomer;
+    EXPECT_NE(after.root(head_to(number, 6)), 9u);
+    if (after.root(head_to(number, 7)) == 9u) ++to_newcomer;
   }
   EXPECT_GT(to_newcomer, 10u);
   after.lose(9, kEqual);
-  for (uint32_t number = 1; number < 200; ++number) EXPECT_NE(after.root(head_of(number, 7)), 9u);
-  EXPECT_NE(after.root(head_of(1, 9)), 9u);
+  for (uint32_t number = 1; number < 200; ++number) EXPECT_NE(after.root(head_to(number, 7)), 9u);
+  EXPECT_NE(after.root(head_to(1, 9)), 9u);
 }
 
 // Then all hosts have the shares of the next placement, in which nobody waits for the most loaded.

@@ -72,8 +72,8 @@ class TakeoverTest : public testing::Test {
   }
 
   const Children children_ = ranks({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"});
-  Aggregator aggregator_{children_, {kStallUs, kOpUs}};
-  Takeover takeover_{children_, {kStallUs, kOpUs}};
+  Aggregator aggregator_{children_, {kStallUs, kRoundLimitUs}};
+  Takeover takeover_{children_, {kStallUs, kRoundLimitUs}};
   std::optional<uint64_t> completed_;
   std::optional<Fetch> fetched_;
   std::vector<Fail> failed_;
@@ -232,7 +232,7 @@ TEST_F(TakeoverTest, AResultThatDoesNotComeIsWaitedForUntilTheTimeout) {
   EXPECT_EQ(takeover_.next_tick_us(), 7 + kStallUs);
   collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kStallUs, actions); });
   EXPECT_TRUE(failed_.empty());
-  collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kOpUs, actions); });
+  collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kRoundLimitUs, actions); });
   ASSERT_EQ(failed_.size(), 1u);
   EXPECT_EQ(failed_[0].status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(failed_[0].status.message().find("rank 0 (a)"), std::string::npos) << failed_[0].status;
@@ -243,9 +243,9 @@ TEST_F(TakeoverTest, WhenAnotherServerIsLostItIsWaitedForAnew) {
   contribute(2, 5, DataType::kMoved, 7);
   takeover_.restart_waits(100);
   EXPECT_EQ(takeover_.next_tick_us(), 100 + kStallUs);
-  collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kOpUs, actions); });
+  collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kRoundLimitUs, actions); });
   EXPECT_TRUE(failed_.empty());
-  collect([&](AggregationActions& actions) { takeover_.on_tick(100 + kOpUs, actions); });
+  collect([&](AggregationActions& actions) { takeover_.on_tick(100 + kRoundLimitUs, actions); });
   EXPECT_EQ(failed_.size(), 1u);
 }
 

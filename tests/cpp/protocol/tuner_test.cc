@@ -9,7 +9,7 @@
 namespace byteps::protocol {
 namespace {
 
-constexpr uint64_t kPartitionBytes = 1 << 20;
+constexpr uint64_t kUnscaledBytes = 1 << 20;
 constexpr uint64_t kCreditBytes = 4 << 20;
 constexpr int kSearchSteps = 50;
 constexpr int kLongAfter = 120;
@@ -21,7 +21,7 @@ struct Setting {
 using Cost = std::function<double(const Setting&)>;  // µs
 
 Setting setting_of(const Plan& plan) {
-  return {static_cast<double>(scaled_partition_bytes(plan.partition_scale, kPartitionBytes)),
+  return {static_cast<double>(scaled_partition_bytes(plan.partition_scale, kUnscaledBytes)),
           static_cast<double>(credit_bytes(plan.credit, kCreditBytes))};
 }
 

@@ -11,6 +11,9 @@
 
 namespace byteps::node {
 
+// For calls that nothing interrupts.
+inline bool always() { return true; }
+
 struct JobOptions {
   int workers = 2;
   int servers = 0;

@@ -33,7 +33,7 @@ PortReport report(const Port& port) {
 }
 
 // "b:1 a:1", or the error message.
-std::string chosen(const std::vector<Port>& ports, const RailPreference& preference) {
+std::string chosen_rails(const std::vector<Port>& ports, const RailPreference& preference) {
   std::vector<PortReport> reports;
   for (const Port& port : ports) reports.push_back(report(port));
   const auto rails = choose_rails(reports, preference);
@@ -78,7 +78,7 @@ TEST(RdmaRailsTest, TheOnesToUseAndTheirOrder) {
       {{{.device = "a"}, {.device = "a", .port = 2}}, of_devices("a:2"), "a:2"},
       {{{.device = "a", .why_not = "a port 1: no"}, {.device = "a", .port = 2}}, of_devices("a"), "a:2"},
   };
-  for (const Case& each : cases) EXPECT_EQ(chosen(each.ports, each.preference), each.expected);
+  for (const Case& each : cases) EXPECT_EQ(chosen_rails(each.ports, each.preference), each.expected);
 }
 
 TEST(RdmaRailsTest, WhereThereIsNoneItSaysWhy) {

@@ -30,8 +30,8 @@ class Foreign {
   void* start_;
 };
 
-struct Card {
-  explicit Card(const FakeNicOptions& options = {}) : nic(fabric.make_nic(options)) {}
+struct CountedCard {
+  explicit CountedCard(const FakeNicOptions& options = {}) : nic(fabric.make_nic(options)) {}
   Registrations::Ref registration(Registrations& all, Bytes range, Access access = Access::kLocal) {
     auto leased = all.registration(range, access);
     EXPECT_TRUE(leased.is_ok()) << leased.status();
@@ -43,7 +43,7 @@ struct Card {
 };
 
 TEST(RdmaRegistrationsTest, ASlabIsRegisteredOnceForAllOfItAndKept) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   const Slab slab(100 * kPage);
   uint32_t key = 0;
@@ -61,7 +61,7 @@ TEST(RdmaRegistrationsTest, ASlabIsRegisteredOnceForAllOfItAndKept) {
 }
 
 TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   const Foreign memory(3);
   auto one = card.registration(all, memory.bytes());
@@ -80,7 +80,7 @@ TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
 // A neighbour on the same page keeps the region alive, but the rest of it may be other memory by
 // now.
 TEST(RdmaRegistrationsTest, ANeighboursRegistrationDoesNotVouchForMemoryThatHasGone) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   const Foreign memory(4);
   auto tensor = card.registration(all, memory.bytes().first(3 * kPage + 100));
@@ -94,7 +94,7 @@ TEST(RdmaRegistrationsTest, ANeighboursRegistrationDoesNotVouchForMemoryThatHasG
 }
 
 TEST(RdmaRegistrationsTest, LeasesToReadDoNotAllowToWrite) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   const Foreign memory(1);
   const auto reads = card.registration(all, memory.bytes(), Access::kLocal);
@@ -104,7 +104,7 @@ TEST(RdmaRegistrationsTest, LeasesToReadDoNotAllowToWrite) {
 }
 
 TEST(RdmaRegistrationsTest, WithOnDemandPagingOtherMemoryIsKeptToo) {
-  Card card({.on_demand_paging = true});
+  CountedCard card({.on_demand_paging = true});
   Registrations all(*card.nic);
   const Foreign memory(8);
   card.registration(all, memory.bytes());
@@ -114,7 +114,7 @@ TEST(RdmaRegistrationsTest, WithOnDemandPagingOtherMemoryIsKeptToo) {
 }
 
 TEST(RdmaRegistrationsTest, ASlabAtTheAddressesOfAnotherIsAnother) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   auto slab = std::make_unique<Slab>(64 * kPage);
   const std::byte* const first = slab->bytes().data();
@@ -132,7 +132,7 @@ TEST(RdmaRegistrationsTest, ASlabAtTheAddressesOfAnotherIsAnother) {
 }
 
 TEST(RdmaRegistrationsTest, WhatNobodyNeedsIsKeptUpToABound) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic, 4 * kPage);
   std::vector<std::unique_ptr<Slab>> slabs;
   for (int i = 0; i < 10; ++i) slabs.push_back(std::make_unique<Slab>(2 * kPage));
@@ -146,7 +146,7 @@ TEST(RdmaRegistrationsTest, WhatNobodyNeedsIsKeptUpToABound) {
 }
 
 TEST(RdmaRegistrationsTest, TheCardsReasonPassesThroughAndNothingIsLeft) {
-  Card card({.memlock_bytes = 2 * kPage});
+  CountedCard card({.memlock_bytes = 2 * kPage});
   Registrations all(*card.nic);
   const Slab large(3 * kPage);
   const auto refused = all.registration(large.bytes().first(10), Access::kLocal);
@@ -159,7 +159,7 @@ TEST(RdmaRegistrationsTest, TheCardsReasonPassesThroughAndNothingIsLeft) {
 }
 
 TEST(RdmaRegistrationsTest, SeveralLoopsShareThem) {
-  Card card;
+  CountedCard card;
   Registrations all(*card.nic);
   const Slab slab(64 * kPage);
   const Foreign memory(16);

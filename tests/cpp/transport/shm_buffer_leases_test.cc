@@ -85,14 +85,14 @@ TEST(Slots, NeverOverlapAlwaysLowestAndAllComesBack) {
 
 using ReferenceBytes = std::array<std::byte, kReferenceBytes>;
 
-ReferenceBytes encode(const Reference& reference) {
+ReferenceBytes encode_reference(const Reference& reference) {
   ReferenceBytes bytes;
   encode_reference(reference, bytes);
   return bytes;
 }
 
 TEST(Reference, IsLaidOutAsDocumented) {
-  const ReferenceBytes bytes = encode({ReferenceType::kLent, 0x04030201, 0x08070605, 0x0c0b0a09});
+  const ReferenceBytes bytes = encode_reference({ReferenceType::kLent, 0x04030201, 0x08070605, 0x0c0b0a09});
   const unsigned char expected[] = {2, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
 }
@@ -108,7 +108,7 @@ TEST(Reference, SoundOnesComeBackAndOthersAreRefused) {
                              (type == 3 && lease && data && !reply) ||
                              (type == 4 && lease && !data && !reply) ||
                              (type == 5 && !lease && !data && !reply);
-          const auto decoded = decode_reference(encode(reference));
+          const auto decoded = decode_reference(encode_reference(reference));
           EXPECT_EQ(decoded.is_ok(), sound) << type << " " << lease << " " << data << " " << reply;
           if (decoded) {
             EXPECT_EQ(*decoded, reference);
@@ -128,7 +128,7 @@ TEST(Reference, ArbitraryBytesAreRefusedOrMeanWhatTheySay) {
     const auto decoded =
         decode_reference(Bytes(bytes).first(random() % 50 ? bytes.size() : random() % bytes.size()));
     if (decoded) {
-      EXPECT_EQ(encode(*decoded), bytes);
+      EXPECT_EQ(encode_reference(*decoded), bytes);
     } else {
       EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
     }
