@@ -3,7 +3,7 @@
 Errors are exceptions of `byteps.errors`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypedDict, final
 
 # The keys are NumPy's names of dtypes (csrc/base/codes.h).
@@ -71,6 +71,77 @@ class PreparedPushPull:
         """Returns the handle."""
     def start_on_device(self, memory: int, priority: int, step: int, ordinal: int, stream: int) -> tuple[int, Transfer]:
         """Makes a `Transfer` with `ordinal` and `stream`, and starts. Errors: of both."""
+
+AUTOMATIC_NAMES: int  # number of names of a NameFamily
+
+@final
+class NameFamily:
+    """The names "<family>.0" and so on, which come again and again, and numbers of calls."""
+
+    def __init__(self, family: str) -> None: ...
+    def next_number(self) -> int:
+        """Returns the next number, from 1, modulo 2**32."""
+    def next_name(self) -> str: ...
+    def reserve(self, name: str) -> None:
+        """Marks a name of the family, which must not be used until `release`."""
+    def release(self, name: str) -> None: ...
+    def is_reserved(self, name: str) -> bool: ...
+    def reserved(self) -> list[str]: ...
+
+@final
+class TensorReader:
+    """Finds the memory of plain tensors of torch."""
+
+    def __init__(self, types: tuple[type, ...], codes: dict[Any, int], strided: object) -> None:
+        """Args: plain types; the core's codes of torch's dtypes; torch's usual layout."""
+
+@final
+class BlockingCalls:
+    """Collectives of a group of torch.distributed in which the calling thread waits.
+
+    A call is one push_pull in place, under the next name of the family, which is reserved meanwhile.
+    """
+
+    limit_s: float  # of a wait, unless the options have another one
+    def __init__(
+        self,
+        names: NameFamily,
+        reader: TensorReader,
+        operators: list[tuple[object, int]],
+        limit_s: float,
+        in_flight: object,
+        handles: dict[str, Any],
+        keep: Callable[[str, object, int], object],
+        on_release: dict[str, list[Callable[[], object]]],
+        numbers: Iterator[int],
+        go_on: Callable[[Any, int], object],
+    ) -> None:
+        """Makes them for a group.
+
+        Args:
+            names: of the group's push_pulls.
+            reader: of the tensors.
+            operators: torch's operators and the core's codes.
+            limit_s: see above.
+            in_flight: an InFlight.
+            handles: its handles, by name.
+            keep: makes a handle of it for a push_pull that goes on.
+            on_release: callbacks of its names.
+            numbers: of the group's collectives.
+            go_on: makes the Progress of a collective that goes on.
+        """
+    def all_reduce(self, tensors: object, opts: object) -> object:
+        """Reduces the one tensor of a list, if the options say that the caller waits.
+
+        Returns:
+            True: it is done. False: it was not begun, because it needs more than this class does.
+            Otherwise the Progress of a collective that has not ended at the time limit.
+
+        Raises:
+            BytePSError: the push_pull has failed.
+        """
+    def broadcast(self, tensors: object, opts: object) -> object:
+        """Broadcasts; see `all_reduce`."""
 
 def cuda_version() -> int:
     """Returns the version of the CUDA driver, such as 12040 for 12.4.

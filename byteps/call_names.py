@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import count
+
+from byteps import _core
 
 __all__ = ["AUTOMATIC_NAMES", "UNNAMED", "CallNames"]
 
-# Number of automatic names, which are then reused, so that unnamed tensors do not declare new names
-# forever. At most so many unnamed tensors can be in flight.
-AUTOMATIC_NAMES = 256
+# Number of automatic names of a family, which are then reused.
+AUTOMATIC_NAMES = _core.AUTOMATIC_NAMES
 UNNAMED = "byteps.unnamed"  # the family of tensors to which the user gives no name
-
-
-class _Counters(dict[str, "count[int]"]):
-    """A counter from 0 for each family. `next` of one is atomic, as it runs no Python code."""
-
-    def __missing__(self, family: str) -> count[int]:
-        return self.setdefault(family, count())
 
 
 class CallNames:
     """The families of names of one job. All methods are thread-safe."""
 
     def __init__(self) -> None:
-        self._names = _Counters()
-        self._numbers = _Counters()
-        self._reserved: set[str] = set()
-        self._on_release: dict[str, list[Callable[[], object]]] = {}
+        self._families: dict[str, _core.NameFamily] = {}
+        self.on_release_of: dict[str, list[Callable[[], object]]] = {}  # see `on_release`
+
+    def family(self, family: str) -> _core.NameFamily:
+        """Returns the names and numbers of a family."""
+        known = self._families.get(family)
+        return known or self._families.setdefault(family, _core.NameFamily(family))
 
     def next_number(self, family: str) -> int:
         """Returns the next number of a family, from 1, modulo 2**32."""
-        return next(self._numbers[family]) % 2**32 + 1
+        return self.family(family).next_number()
 
     def next_name(self, family: str) -> str:
         """Returns the next name of a bounded cycle of names.
@@ -41,8 +37,9 @@ class CallNames:
         together, and the program must use them in the same order on all ranks. Waits if the name is
         reserved.
         """
-        name = f"{family}.{next(self._names[family]) % AUTOMATIC_NAMES}"
-        if name in self._reserved:
+        names = self.family(family)
+        name = names.next_name()
+        if names.is_reserved(name):
             released = threading.Event()
             self.on_release(name, released.set)
             released.wait()
@@ -50,21 +47,23 @@ class CallNames:
 
     def reserve(self, name: str) -> None:
         """Makes `next_name` wait before it returns the name again, until `release`."""
-        self._reserved.add(name)
+        self._family_of(name).reserve(name)
 
     def release(self, name: str) -> None:
         """Ends the reservation of a name."""
-        self._reserved.discard(name)
-        if self._on_release:
-            for callback in self._on_release.pop(name, ()):
-                callback()
+        self._family_of(name).release(name)
+        for callback in self.on_release_of.pop(name, ()):
+            callback()
 
     def reserved(self, family: str) -> list[str]:
         """Returns the names of a family that are reserved."""
-        return [name for name in list(self._reserved) if name.startswith(f"{family}.")]
+        return self.family(family).reserved()
 
     def on_release(self, name: str, callback: Callable[[], object]) -> None:
         """Calls `callback` when the name is released, at once if it is not reserved."""
-        self._on_release.setdefault(name, []).append(callback)
-        if name not in self._reserved:
+        self.on_release_of.setdefault(name, []).append(callback)
+        if not self._family_of(name).is_reserved(name):
             self.release(name)
+
+    def _family_of(self, name: str) -> _core.NameFamily:
+        return self.family(name.rpartition(".")[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from byteps import _core
@@ -54,6 +54,27 @@ class InFlight:
         if busy is not None:
             self.wait(busy)
         return name
+
+    def blocking_calls(
+        self,
+        family: str,
+        reader: _core.TensorReader,
+        operators: list[tuple[object, int]],
+        limit_s: float,
+        numbers: Iterator[int],
+        go_on: Callable[[Handle, int], object],
+    ) -> _core.BlockingCalls | None:
+        """Returns an object for collectives, whose names are of this family; see `BlockingCalls`.
+
+        None: this node has no other ranks.
+        """
+        if not isinstance(self.node, _core.Node):
+            return None
+        names = self.names
+        return _core.BlockingCalls(
+            names.family(family), reader, operators, limit_s, self, self._handles, self._keep, names.on_release_of,
+            numbers, go_on,
+        )  # fmt: skip
 
     def handle_of(self, name: str) -> Handle | None:
         """Returns the handle of the push_pull of that name that is in flight, if any."""

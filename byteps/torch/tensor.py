@@ -6,16 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
+from byteps import _core
 from byteps.buffer import DTYPE_CODES, Buffer
 from byteps.device import Device
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import unsupported_dtype
 from byteps.torch.device import device_of
 
-__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "own_memory", "stage"]
+__all__ = ["DTYPE_NAMES", "READER", "Staged", "memory_order", "memory_that_stays", "own_memory", "stage"]
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPE_CODES}
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+# Reads what `own_memory` returns, without Python.
+READER = _core.TensorReader(
+    _PLAIN_TYPES, {dtype: DTYPE_CODES[name] for dtype, name in DTYPE_NAMES.items()}, torch.strided
+)
 _ADVICE = {
     torch.bool: "convert it with tensor.to(torch.uint8)",
     torch.complex32: "pass torch.view_as_real(tensor)",
@@ -158,6 +163,4 @@ def memory_that_stays(size: int, *, dtype: torch.dtype, device: torch.device) ->
     """
     if size == 0:
         return torch.empty(0, dtype=dtype, device=device)
-    from byteps import _core
-
     return torch.frombuffer(_core.Memory(size * dtype.itemsize), dtype=dtype, count=size)

@@ -145,9 +145,20 @@ Status wait_until(Node& node, protocol::Handle handle, std::optional<double> tim
   return without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
 }
 
+py::dict metrics(const Node& node) {
+  py::dict result = to_dict(node.metrics());
+  const auto rdma = node.rdma_counts();
+#define BPS_SET(name, metric, meaning) result[metric] = static_cast<double>(rdma.name);
+  BPS_REGISTRATION_COUNTS(BPS_SET)
+#undef BPS_SET
+  return result;
+}
+
+}  // namespace
+
 // Both steps in one call: between processes that sleep while they wait, each line of Python more
 // costs a microsecond, because the processor has to fetch the interpreter's code anew.
-py::object push_pull_and_wait(Node& node, std::string name, const py::object& owner, uintptr_t memory,
+py::object push_pull_and_wait(Node& node, const std::string& name, const py::object& owner, uintptr_t memory,
                               uint64_t bytes, int dtype, int op, int root, int priority,
                               const std::optional<Numbers>& dims, int64_t collective,
                               std::optional<double> timeout_s, const py::object& keep) {
@@ -166,17 +177,6 @@ py::object push_pull_and_wait(Node& node, std::string name, const py::object& ow
   if (status.code() != StatusCode::kDeadlineExceeded) throw_if_failed(status);
   return kept;
 }
-
-py::dict metrics(const Node& node) {
-  py::dict result = to_dict(node.metrics());
-  const auto rdma = node.rdma_counts();
-#define BPS_SET(name, metric, meaning) result[metric] = static_cast<double>(rdma.name);
-  BPS_REGISTRATION_COUNTS(BPS_SET)
-#undef BPS_SET
-  return result;
-}
-
-}  // namespace
 
 void bind_node(py::module_& module) {
   using py::arg;

@@ -5,9 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "device/transfer.h"
+#include "node/node.h"
 
 namespace byteps::bindings {
 
@@ -21,12 +25,20 @@ void bind_device(pybind11::module_& module);
 void bind_machine(pybind11::module_& module);
 // RDMA devices of this machine, and checks of other machines; for `byteps doctor`.
 void bind_rdma(pybind11::module_& module);
+// Collectives of torch.distributed, and the names of their push_pulls.
+void bind_collectives(pybind11::module_& module);
 // Placement, and simulation at scale; for `byteps plan`.
 void bind_plan(pybind11::module_& module);
 
 // device::Transfer::begin on the device of this number.
 Result<std::shared_ptr<device::Transfer>> begin_transfer(int ordinal, uintptr_t stream);
 
+// Starts a push_pull in place and waits: Node.push_pull_and_wait of byteps/_core.pyi.
+pybind11::object push_pull_and_wait(node::Node& node, const std::string& name, const pybind11::object& owner,
+                                    uintptr_t memory, uint64_t bytes, int dtype, int op, int root,
+                                    int priority, const std::optional<std::vector<int64_t>>& dims,
+                                    int64_t collective, std::optional<double> timeout_s,
+                                    const pybind11::object& keep);
 // Name -> value.
 pybind11::dict to_dict(const Metrics& metrics);
 

@@ -14,6 +14,7 @@ from byteps.ops import ReduceOp
 from byteps.torch.tensor import DTYPE_NAMES
 
 __all__ = [
+    "CORE_OPS",
     "as_list",
     "as_lists",
     "check_dtypes",
@@ -36,6 +37,8 @@ _OPS = (  # not a dict: torch's ops have no hash
     (TorchOp.MAX, ReduceOp.Max),
     (TorchOp.PRODUCT, ReduceOp.Product),
 )
+
+CORE_OPS: list[tuple[object, int]] = [(theirs, ours.value) for theirs, ours in _OPS]
 
 
 def core_op(op: Any, tensors: Sequence[Tensor]) -> ReduceOp | None:

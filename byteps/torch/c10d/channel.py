@@ -12,15 +12,17 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from byteps import runtime
-from byteps.buffer import Buffer
+from byteps._core import BlockingCalls
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.handles import Handle
 from byteps.runtime import Job
+from byteps.torch.c10d.arguments import CORE_OPS
 from byteps.torch.c10d.blocking_call import BlockingCall
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.rendezvous import join_group, join_world
+from byteps.torch.tensor import READER
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
 
@@ -64,50 +66,24 @@ class Channel(ABC):
             BytePSError: the push_pulls cannot be started, or the group is destroyed.
         """
 
-    def push_pull_and_wait(
-        self, memory: Buffer, op: int, root: int, timeout_s: float, go_on: Callable[[Handle, int], Progress]
-    ) -> Progress | None:
-        """A collective of one push_pull of row-major host memory in place. Precondition: `is_joined`.
+    def blocking_calls(self, limit_s: float, go_on: Callable[[Handle, int], Progress]) -> BlockingCalls | None:
+        """Returns an object for collectives in which the calling thread waits.
 
         Args:
-            memory: of the tensor.
-            op: the core's code.
-            root: rank of a broadcast.
-            timeout_s: a limit of the wait.
-            go_on: called with the handle, and the number of the collective, if the push_pull is
+            limit_s: of a wait, unless the call has another one.
+            go_on: called with the handle, and the number of the collective, if its push_pull is
                 still in flight at the end: the time is over, or a signal's handler has raised.
 
         Returns:
-            None, or what `go_on` has returned.
-
-        Raises:
-            BytePSError: the push_pull has failed, or the group is destroyed.
+            None: the job is not joined, is left, or has one rank.
         """
-        with self._lock:
-            job = self._job
-            if job is None:
-                raise _destroyed()
-            call = next(self._numbers)
-            in_flight = job.in_flight
-            number = in_flight.names.next_number(self.prefix)
-            name = in_flight.automatic_name(self.prefix)
-            in_flight.names.reserve(name)  # the push_pull starts without the lock
-        handle: Handle | None = None
-        try:
-            handle = in_flight.push_pull_and_wait(name, memory, op, root, 0, number, timeout_s)
-        except BytePSError as error:
-            raise self.explain(error) from None
-        except BaseException:
-            handle = in_flight.handle_of(name)
-            if handle is not None:
-                go_on(handle, call)
-            raise
-        finally:
-            in_flight.names.release(name)
-        return None if handle is None else go_on(handle, call)
+        job = self._job
+        if job is None:
+            return None
+        return job.in_flight.blocking_calls(self.prefix, READER, CORE_OPS, limit_s, self._numbers, go_on)
 
     def waiting(self) -> list[Awaited]:
-        """Returns the calls of `push_pull_and_wait` in which threads wait at the moment."""
+        """Returns the blocking calls in which threads wait at the moment."""
         job = self._job
         if job is None:
             return []

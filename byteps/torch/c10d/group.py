@@ -6,6 +6,7 @@ through an inner group of torch's gloo.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,8 +26,10 @@ from torch._C._distributed_c10d import (
 from torch.distributed.constants import default_pg_timeout
 
 from byteps import runtime
+from byteps._core import BlockingCalls
+from byteps.errors import BytePSError
 from byteps.handles import Handle
-from byteps.ops import BROADCAST, Buffer, ReduceOp
+from byteps.ops import ReduceOp
 from byteps.torch.c10d.arguments import (
     as_list,
     as_lists,
@@ -41,13 +44,13 @@ from byteps.torch.c10d.arguments import (
 )
 from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, InnerGloo
 from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
-from byteps.torch.c10d.collective import Collective, as_bytes
+from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.reduction import Reduction
 from byteps.torch.c10d.roll_call import who_is_missing
 from byteps.torch.c10d.work import CollectiveWork
-from byteps.torch.eager import eager
+from byteps.torch.eager import eager, frame_callback, untraced
 from byteps.torch.tensor import own_memory
 
 __all__ = ["BytePSGroup", "create_group"]
@@ -113,6 +116,7 @@ class BytePSGroup(ByGloo):
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
         self.limit_s = info.timeout_s + _GRACE_S
         self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
+        self._blocking: BlockingCalls | None = None  # None: there are none, or not yet
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
@@ -123,6 +127,7 @@ class BytePSGroup(ByGloo):
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), custom, self._gloo)
         self._set_group_name(info.name)
+        self._enable_blocking()
 
     def getBackendName(self) -> str:  # noqa: N802
         return "byteps"
@@ -133,6 +138,7 @@ class BytePSGroup(ByGloo):
 
     def shutdown(self) -> None:
         """Leaves the group's job."""
+        self._blocking = None
         self._channel.close()
         self._gloo.shutdown()
 
@@ -141,19 +147,29 @@ class BytePSGroup(ByGloo):
 
         Collectives in flight fail, unless the group shares the job with others.
         """
+        self._blocking = None
         self._channel.close()
         self._gloo.abort()
 
     # --- reductions
 
-    @eager
+    @untraced
     def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
         # The most frequent call, in few lines: each costs a microsecond (benchmarks/README.md).
-        if type(opts) is AllreduceOptions and not opts.asyncOp and type(tensors) is list and len(tensors) == 1:
-            memory = own_memory(tensors[0])
-            reduce_op = None if memory is None else core_op(opts.reduceOp, ())
-            if memory is not None and reduce_op is not None and self._channel.is_joined:
-                return self._push_pull_and_wait(memory, tensors, reduce_op.value, 0, opts)
+        blocking = self._blocking
+        if blocking is not None and type(opts) is AllreduceOptions and frame_callback() is None:
+            try:
+                done = blocking.all_reduce(tensors, opts)
+            except BytePSError as error:
+                raise self._channel.explain(error) from None
+            if done is True:
+                return None  # instead of a Work, as torch's own groups do if the caller waits at once
+            if done is not False:
+                return self._time_is_over(done, tensors)
+        return self._allreduce(tensors, opts, op, timeout)
+
+    @eager
+    def _allreduce(self, tensors: Tensors | Tensor, opts: Any, op: Any, timeout: Any) -> Any:
         tensors = as_list(tensors)
         check_one("allreduce", "tensors", tensors, "allreduce_coalesced")
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
@@ -205,14 +221,24 @@ class BytePSGroup(ByGloo):
 
     # --- copies
 
-    @eager
+    @untraced
     def broadcast(
         self, tensors: Tensors | Tensor, opts: Any = None, *, root: int | None = None, timeout: Any = None
     ) -> Any:
-        if type(opts) is BroadcastOptions and not opts.asyncOp and type(tensors) is list and len(tensors) == 1:
-            memory = own_memory(tensors[0])
-            if memory is not None and 0 <= opts.rootRank < self._size and self._channel.is_joined:
-                return self._push_pull_and_wait(as_bytes(memory), tensors, BROADCAST, opts.rootRank, opts)
+        blocking = self._blocking
+        if blocking is not None and type(opts) is BroadcastOptions and frame_callback() is None:
+            try:
+                done = blocking.broadcast(tensors, opts)
+            except BytePSError as error:
+                raise self._channel.explain(error) from None
+            if done is True:
+                return None
+            if done is not False:
+                return self._time_is_over(done, tensors)
+        return self._broadcast(tensors, opts, root, timeout)
+
+    @eager
+    def _broadcast(self, tensors: Tensors | Tensor, opts: Any, root: int | None, timeout: Any) -> Any:
         tensors = as_list(tensors)
         check_one("broadcast", "tensors", tensors, "broadcast for each")
         opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
@@ -285,6 +311,8 @@ class BytePSGroup(ByGloo):
     def _set_limit(self, timeout: timedelta) -> None:
         """Sets the limit of later waits. The job keeps its own limit."""
         self.limit_s = timeout.total_seconds()
+        if self._blocking is not None:
+            self._blocking.limit_s = self.limit_s
 
     def missing(self, number: int) -> str:
         if number == 0:
@@ -297,6 +325,7 @@ class BytePSGroup(ByGloo):
     def _start(self, collective: Collective, outputs: Any, opts: Any, earlier: Sequence[Awaited] = ()) -> Any:
         work = collective.work(outputs, opts.timeout.total_seconds(), self, earlier)
         self._channel.submit(collective)
+        self._enable_blocking()
         self._remember(collective.progress)
         return work
 
@@ -318,6 +347,7 @@ class BytePSGroup(ByGloo):
         if memory is not None:
             reduction = Reduction(memory, op, self._channel.explain)
             self._channel.submit(reduction)
+            self._enable_blocking()
             self._remember(reduction.progress)
             return CollectiveWork(reduction.progress, tensors, (), opts.timeout.total_seconds(), self)
         collective = self._collective()
@@ -326,13 +356,23 @@ class BytePSGroup(ByGloo):
             collective.reduce(memory, memory, op)
         return self._start(collective, tensors, opts)
 
-    def _push_pull_and_wait(self, memory: Buffer, tensors: Tensors, op: int, root: int, opts: Any) -> None:
-        """Returns no Work, as torch's own groups do if the caller waits at once."""
-        given_s = opts.timeout.total_seconds()
-        limit_s = given_s if given_s > 0 else self.limit_s
-        progress = self._channel.push_pull_and_wait(memory, op, root, limit_s, self._go_on_with)
-        if progress is not None:
-            CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()  # raises TimeoutError
+    def _enable_blocking(self) -> None:
+        """Has collectives in which the caller waits take the short way, once the job is joined."""
+        if self._blocking is not None or not self._channel.is_joined:
+            return
+        group = weakref.ref(self)  # a cycle through the core would never be collected
+
+        def go_on(handle: Handle, number: int) -> Progress:
+            alive = group()
+            assert alive is not None  # the collective's thread is in one of its methods
+            return alive._go_on_with(handle, number)
+
+        self._blocking = self._channel.blocking_calls(self.limit_s, go_on)
+
+    def _time_is_over(self, progress: object, tensors: Any) -> None:
+        """Raises TimeoutError for a blocking call, whose push_pull goes on."""
+        assert isinstance(progress, Progress)
+        CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()
 
     def _go_on_with(self, handle: Handle, number: int) -> Progress:
         """Returns the progress of a collective that its thread has stopped waiting for."""
