@@ -94,6 +94,11 @@ class TensorReader:
 
     def __init__(self, types: tuple[type, ...], codes: dict[Any, int], strided: object) -> None:
         """Args: plain types; the core's codes of torch's dtypes; torch's usual layout."""
+    def read(self, tensor: object) -> tuple[int, int] | None:
+        """Returns address and bytes of a plain tensor that is row-major and in host memory.
+
+        None: the tensor is not that simple.
+        """
 
 @final
 class BlockingCalls:

@@ -17,7 +17,6 @@ __all__ = ["DTYPE_NAMES", "READER", "Staged", "memory_order", "memory_that_stays
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPE_CODES}
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-# Reads what `own_memory` returns, without Python.
 READER = _core.TensorReader(
     _PLAIN_TYPES, {dtype: DTYPE_CODES[name] for dtype, name in DTYPE_NAMES.items()}, torch.strided
 )
@@ -87,15 +86,11 @@ def own_memory(tensor: torch.Tensor) -> Buffer | None:
 
     None: the tensor is not that simple, or not row-major. Costs a third of `stage`.
     """
-    if type(tensor) not in _PLAIN_TYPES:
+    found = READER.read(tensor)
+    if found is None:
         return None
-    dtype = DTYPE_NAMES.get(tensor.dtype)
-    if dtype is None or tensor.layout is not torch.strided:
-        return None
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    memory = tensor.detach()
-    return Buffer(memory.data_ptr(), memory.nbytes, dtype, memory)
+    ptr, nbytes = found
+    return Buffer(ptr, nbytes, DTYPE_NAMES[tensor.dtype], tensor.detach())
 
 
 def _staged(

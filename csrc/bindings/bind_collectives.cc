@@ -176,7 +176,16 @@ void bind_collectives(py::module_& module) {
       .def("is_reserved", &NameFamily::is_reserved, arg("name"))
       .def("reserved", &NameFamily::reserved);
   py::class_<TensorReader, std::shared_ptr<TensorReader>>(module, "TensorReader", py::is_final())
-      .def(py::init<py::tuple, py::dict, py::object>(), arg("types"), arg("codes"), arg("strided"));
+      .def(py::init<py::tuple, py::dict, py::object>(), arg("types"), arg("codes"), arg("strided"))
+      .def(
+          "read",
+          [](const TensorReader& reader,
+             const py::handle& tensor) -> std::optional<std::pair<uintptr_t, uint64_t>> {
+            const std::optional<HostMemory> memory = reader.read(tensor);
+            if (!memory) return std::nullopt;
+            return std::pair(memory->address, memory->bytes);
+          },
+          arg("tensor"));
   py::class_<BlockingCalls>(module, "BlockingCalls", py::is_final())
       .def(py::init(&make_blocking_calls), arg("names"), arg("reader"), arg("operators"), arg("limit_s"),
            arg("in_flight"), arg("handles"), arg("keep"), arg("on_release"), arg("numbers"), arg("go_on"))

@@ -49,8 +49,9 @@ from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.reduction import Reduction
 from byteps.torch.c10d.roll_call import who_is_missing
+from byteps.torch.c10d.waiting import waits_in_core
 from byteps.torch.c10d.work import CollectiveWork
-from byteps.torch.eager import eager, frame_callback, untraced
+from byteps.torch.eager import eager
 from byteps.torch.tensor import own_memory
 
 __all__ = ["BytePSGroup", "create_group"]
@@ -60,7 +61,6 @@ Tensors = list[Tensor]
 
 # Number of bytes. Smaller parts of a reduce_scatter are reduced together, by one push_pull.
 _SMALL_PART = 16 << 10
-_AT_ONCE_S = 1e-6  # a limit
 _GRACE_S = 5.0  # at the group's timeout the job's own error comes, which names the missing ranks
 
 
@@ -116,7 +116,7 @@ class BytePSGroup(ByGloo):
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
         self.limit_s = info.timeout_s + _GRACE_S
         self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
-        self._blocking: BlockingCalls | None = None  # None: there are none, or not yet
+        self.blocking: BlockingCalls | None = None  # None: there are none, or not yet
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
@@ -138,7 +138,7 @@ class BytePSGroup(ByGloo):
 
     def shutdown(self) -> None:
         """Leaves the group's job."""
-        self._blocking = None
+        self.blocking = None
         self._channel.close()
         self._gloo.shutdown()
 
@@ -147,29 +147,15 @@ class BytePSGroup(ByGloo):
 
         Collectives in flight fail, unless the group shares the job with others.
         """
-        self._blocking = None
+        self.blocking = None
         self._channel.close()
         self._gloo.abort()
 
     # --- reductions
 
-    @untraced
-    def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
-        # The most frequent call, in few lines: each costs a microsecond (benchmarks/README.md).
-        blocking = self._blocking
-        if blocking is not None and type(opts) is AllreduceOptions and frame_callback() is None:
-            try:
-                done = blocking.all_reduce(tensors, opts)
-            except BytePSError as error:
-                raise self._channel.explain(error) from None
-            if done is True:
-                return None  # instead of a Work, as torch's own groups do if the caller waits at once
-            if done is not False:
-                return self._time_is_over(done, tensors)
-        return self._allreduce(tensors, opts, op, timeout)
-
+    @waits_in_core(AllreduceOptions, BlockingCalls.all_reduce)
     @eager
-    def _allreduce(self, tensors: Tensors | Tensor, opts: Any, op: Any, timeout: Any) -> Any:
+    def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
         tensors = as_list(tensors)
         check_one("allreduce", "tensors", tensors, "allreduce_coalesced")
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
@@ -221,24 +207,11 @@ class BytePSGroup(ByGloo):
 
     # --- copies
 
-    @untraced
+    @waits_in_core(BroadcastOptions, BlockingCalls.broadcast)
+    @eager
     def broadcast(
         self, tensors: Tensors | Tensor, opts: Any = None, *, root: int | None = None, timeout: Any = None
     ) -> Any:
-        blocking = self._blocking
-        if blocking is not None and type(opts) is BroadcastOptions and frame_callback() is None:
-            try:
-                done = blocking.broadcast(tensors, opts)
-            except BytePSError as error:
-                raise self._channel.explain(error) from None
-            if done is True:
-                return None
-            if done is not False:
-                return self._time_is_over(done, tensors)
-        return self._broadcast(tensors, opts, root, timeout)
-
-    @eager
-    def _broadcast(self, tensors: Tensors | Tensor, opts: Any, root: int | None, timeout: Any) -> Any:
         tensors = as_list(tensors)
         check_one("broadcast", "tensors", tensors, "broadcast for each")
         opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
@@ -311,8 +284,12 @@ class BytePSGroup(ByGloo):
     def _set_limit(self, timeout: timedelta) -> None:
         """Sets the limit of later waits. The job keeps its own limit."""
         self.limit_s = timeout.total_seconds()
-        if self._blocking is not None:
-            self._blocking.limit_s = self.limit_s
+        if self.blocking is not None:
+            self.blocking.limit_s = self.limit_s
+
+    def explain(self, error: BytePSError) -> BytePSError:
+        """Returns an error of the job with what only the group knows."""
+        return self._channel.explain(error)
 
     def missing(self, number: int) -> str:
         if number == 0:
@@ -358,7 +335,7 @@ class BytePSGroup(ByGloo):
 
     def _enable_blocking(self) -> None:
         """Has collectives in which the caller waits take the short way, once the job is joined."""
-        if self._blocking is not None or not self._channel.is_joined:
+        if self.blocking is not None or not self._channel.is_joined:
             return
         group = weakref.ref(self)  # a cycle through the core would never be collected
 
@@ -367,12 +344,7 @@ class BytePSGroup(ByGloo):
             assert alive is not None  # the collective's thread is in one of its methods
             return alive._go_on_with(handle, number)
 
-        self._blocking = self._channel.blocking_calls(self.limit_s, go_on)
-
-    def _time_is_over(self, progress: object, tensors: Any) -> None:
-        """Raises TimeoutError for a blocking call, whose push_pull goes on."""
-        assert isinstance(progress, Progress)
-        CollectiveWork(progress, tensors, (), _AT_ONCE_S, self).wait()
+        self.blocking = self._channel.blocking_calls(self.limit_s, go_on)
 
     def _go_on_with(self, handle: Handle, number: int) -> Progress:
         """Returns the progress of a collective that its thread has stopped waiting for."""
