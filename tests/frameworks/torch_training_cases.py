@@ -5,6 +5,7 @@ Each rank trains a reference alone on the whole batch, and together with the oth
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,6 +30,7 @@ from support.expect import expect_error
 from torch import nn
 
 import byteps.torch as bps
+from byteps.errors import NotInitializedError
 
 MODES: dict[str, dict[str, object]] = {
     "wait in step": {"sync": "step"},
@@ -264,3 +266,27 @@ def case_compiled_autograd() -> None:
 
     compiler = torch.compile(backend="eager")
     assert_same_training(small, step=step)
+
+
+def case_a_forked_child_sends_no_gradient_of_its_parent() -> None:
+    """What was prepared before the fork belongs to the parent's node."""
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    bps.broadcast_parameters(model.state_dict(), root_rank=0)
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if bps.size() > 1 and os.fork() == 0:
+        code = 1
+        try:
+            model.weight.grad = torch.ones(8, 8)
+            with expect_error(NotInitializedError, "forked"):
+                optimizer.synchronize()
+            code = 0
+        finally:
+            os._exit(code)
+    if bps.size() > 1:
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
