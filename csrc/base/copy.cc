@@ -48,6 +48,12 @@ inline void stream_line(std::byte* out, const std::byte* in) {
   _mm_stream_si128(to + 3, d);
 }
 inline void await_streams() { _mm_sfence(); }
+// On Intel's server processors the hint keeps the processor's own prefetcher out: sums of 64 MiB on
+// one machine took 1.2 times as long.
+inline bool fetches_ahead() {
+  static const bool is_amd = __builtin_cpu_is("amd");
+  return is_amd;
+}
 // Far enough ahead for memory; beyond the end of the source, it has no effect.
 constexpr size_t kPrefetchBytes = 1 << 10;
 inline void fetch_line(std::byte* out, const std::byte* in) {
@@ -57,6 +63,7 @@ inline void fetch_line(std::byte* out, const std::byte* in) {
 #else
 inline void stream_line(std::byte* out, const std::byte* in) { copy_line(out, in); }
 inline void await_streams() {}
+inline bool fetches_ahead() { return false; }
 inline void fetch_line(std::byte* out, const std::byte* in) { copy_line(out, in); }
 #endif
 
@@ -84,7 +91,9 @@ void copy_lines(MutableBytes to, Bytes from) {
 
 void copy_bytes(MutableBytes to, Bytes from) { copy_lines<copy_line>(to, from); }
 
-void copy_from_cold(MutableBytes to, Bytes from) { copy_lines<fetch_line>(to, from); }
+void copy_from_cold(MutableBytes to, Bytes from) {
+  fetches_ahead() ? copy_lines<fetch_line>(to, from) : copy_lines<copy_line>(to, from);
+}
 
 void copy_to_cold(MutableBytes to, Bytes from) {
   copy_lines<stream_line>(to, from);
