@@ -105,7 +105,7 @@ class Outbox {
   uint64_t credit_bytes_;
   uint64_t contribution_bytes_ = 0;  // sum over all ports
   bool contributed_ = false;
-  Burst burst_;
+  Burst burst_{kThreadBurstBytes};
 };
 
 }  // namespace byteps::protocol

@@ -7,9 +7,8 @@
 namespace byteps::protocol {
 namespace {
 
-// Bytes at full speed after a pause, which is the time in which a limited connection sends twice as
-// many.
-constexpr uint64_t kBurstBytes = 256 << 10;
+// A pause is the time in which a limited connection sends so many bytes.
+constexpr uint64_t kPauseBytes = 512 << 10;
 
 // Connections that use all of a card's rate fill the queue before it until it overflows, because
 // acknowledgements and bursts come on top. This fraction keeps the queue short.
@@ -53,7 +52,7 @@ bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {
   if (now - last_us_ > pause_us) bytes_ = 0;
   last_us_ = now;
   bytes_ += bytes;
-  return bytes_ <= kBurstBytes;
+  return bytes_ <= most_bytes_;
 }
 
 std::optional<uint64_t> Pacer::set_limit(uint64_t bytes_per_s) {
@@ -64,8 +63,10 @@ std::optional<uint64_t> Pacer::set_limit(uint64_t bytes_per_s) {
 
 std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest) {
   if (bytes_per_s_ == 0) return std::nullopt;
-  const auto pause_us = static_cast<TimeUs>(2'000'000 * kBurstBytes / bytes_per_s_);
-  const bool hold = !burst.covers(bytes, now, pause_us) && !rest;
+  const auto pause_us = static_cast<TimeUs>(1'000'000 * kPauseBytes / bytes_per_s_);
+  const bool is_burst = burst.covers(bytes, now, pause_us);
+  const bool is_own_burst = own_burst_.covers(bytes, now, pause_us);
+  const bool hold = !(is_burst && is_own_burst) && !rest;
   if (hold == held_) return std::nullopt;
   held_ = hold;
   return hold ? bytes_per_s_ : 0;

@@ -42,17 +42,25 @@ class Pace {
   std::vector<double> rate_of_host_;
 };
 
-// The bytes that the connections of one thread together may send at full speed after a pause. A
-// limit per connection would overflow the queue before a card that many connections share.
+// The bytes that may be sent at full speed after a pause, by a connection or by all of a thread.
 class Burst {
  public:
+  explicit Burst(uint64_t most_bytes) : most_bytes_(most_bytes) {}
   // Whether `bytes`, handed over at `now`, and all bytes since the last pause are within the burst.
   bool covers(uint64_t bytes, TimeUs now, TimeUs pause_us);
 
  private:
+  uint64_t most_bytes_;
   uint64_t bytes_ = 0;  // since the last pause
   TimeUs last_us_ = 0;
 };
+
+// Until the first sums are there, a card sends contributions only, for which their limits leave half
+// of it idle; so each connection begins with a burst. Where packets are lost, a larger one disturbs
+// the others: with 1 MiB, steps of two workers took 0.81 instead of 0.76 s.
+inline constexpr uint64_t kConnectionBurstBytes = 256 << 10;
+// Of all connections of a thread: they may lead to one card, which has one queue.
+inline constexpr uint64_t kThreadBurstBytes = 1 << 20;
 
 // Limits the rate of a connection while its thread has much to send, but not for a few partitions
 // now and then.
@@ -68,6 +76,7 @@ class Pacer {
 
  private:
   uint64_t bytes_per_s_;
+  Burst own_burst_{kConnectionBurstBytes};
   bool held_ = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -121,7 +122,7 @@ TEST(Pace, AServerThatHasComeSinceIsNotLimited) {
 }
 
 TEST(Pacer, LimitsSteadyTrafficAndNotOccasionalBursts) {
-  Burst burst;
+  Burst burst(kThreadBurstBytes);
   Pacer pacer(1'000'000);
   EXPECT_EQ(pacer.on_send(200 << 10, 1'000'000, burst), std::nullopt);
   EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, burst), std::optional<uint64_t>(1'000'000));
@@ -130,22 +131,24 @@ TEST(Pacer, LimitsSteadyTrafficAndNotOccasionalBursts) {
   EXPECT_EQ(pacer.on_send(1, 3'000'001, burst), std::nullopt);
 }
 
-TEST(Pacer, ABurstIsThatOfAllConnections) {
-  Burst burst;
-  Pacer one(1'000'000), another(1'000'000);
-  EXPECT_EQ(one.on_send(200 << 10, 1'000'000, burst), std::nullopt);
+TEST(Pacer, TheConnectionsOfAThreadShareABurst) {
+  Burst burst(kThreadBurstBytes);
+  std::deque<Pacer> pacers;
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(pacers.emplace_back(1'000'000).on_send(200 << 10, 1'000'000, burst), std::nullopt) << i;
+  Pacer another(1'000'000);
   EXPECT_EQ(another.on_send(200 << 10, 1'000'001, burst), std::optional<uint64_t>(1'000'000));
-  EXPECT_EQ(one.on_send(1, 1'000'002, burst), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacers[0].on_send(1, 1'000'002, burst), std::optional<uint64_t>(1'000'000));
 }
 
 TEST(Pacer, WithoutARateNothingChanges) {
-  Burst burst;
+  Burst burst(kThreadBurstBytes);
   Pacer pacer(0);
   for (TimeUs now = 0; now < 100; ++now) EXPECT_EQ(pacer.on_send(1 << 20, now, burst), std::nullopt);
 }
 
 TEST(Pacer, DoesNotHoldTheRest) {
-  Burst burst;
+  Burst burst(kThreadBurstBytes);
   Pacer pacer(1'000'000);
   EXPECT_EQ(pacer.on_send(400 << 10, 1'000'000, burst), std::optional<uint64_t>(1'000'000));
   EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, burst, true), std::optional<uint64_t>(0));
@@ -153,7 +156,7 @@ TEST(Pacer, DoesNotHoldTheRest) {
 }
 
 TEST(Pacer, ANewLimitHoldsAtOnceForAConnectionThatIsLimited) {
-  Burst burst;
+  Burst burst(kThreadBurstBytes);
   Pacer pacer(1'000'000);
   EXPECT_EQ(pacer.set_limit(2'000'000), std::nullopt) << "not limited at the moment";
   EXPECT_EQ(pacer.on_send(1 << 20, 0, burst), 2'000'000u);
