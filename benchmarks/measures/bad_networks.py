@@ -24,6 +24,8 @@ TENSOR_BYTES = {2: 16 << 20, 4: 8 << 20}
 SERVERS = (0, 2)
 LOSSES_PERCENT = (0, 0.1, 1, 3)
 DELAYS_MS = (0, 5, 20, 50)
+# Where each contender is compared with its own plain loop, which takes twice as long as the rest.
+WITH_PLAIN_LOOPS = (Impairments(), Impairments(loss_percent=1, delay_ms=20))
 # The links are as unknown as in a job whose user has set nothing.
 DEFAULTS = {"BYTEPS_NIC_MBPS": "0"}
 
@@ -54,7 +56,8 @@ def measure(workers: int, impairments: Impairments) -> Iterator[Case]:
         contenders = [launch.byteps(OnHosts(lab, workers, k), _name(k), DEFAULTS) for k in SERVERS]
         peers = OnHosts(lab, workers)
         contenders += [launch.gloo(peers), launch.openmpi(peers)]
-        figures = alternate(contenders, {"bytes": tensor_bytes}, turns=3, deadline_s=200, plain_turns=1)
+        plain_turns = 1 if impairments in WITH_PLAIN_LOOPS else 0
+        figures = alternate(contenders, {"bytes": tensor_bytes}, turns=3, deadline_s=200, plain_turns=plain_turns)
         # As many streams as a member of the job has connections: one to each other member.
         goodputs = {k: max(goodput_mbps(lab, streams=workers - 1 + k)) for k in SERVERS}
         overruns, late = lab.relay.overruns(), lab.relay.late()

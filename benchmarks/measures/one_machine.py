@@ -13,6 +13,7 @@ TENSOR_BYTES = 64 << 20
 CALLS = 5  # a turn
 OPENMPI = "OpenMPI, shared memory, ring"
 OPENMPI_DEFAULT = "OpenMPI, shared memory"
+COPIES = "copies and sums alone, polling"
 
 
 def run(recorder: Recorder) -> None:
@@ -26,6 +27,7 @@ def run(recorder: Recorder) -> None:
                 launch.openmpi(testbed, OPENMPI_DEFAULT, ring=False),
                 launch.memory(testbed, "copy"),
                 launch.memory(testbed, "in place"),
+                launch.copies(testbed, COPIES),
             ]
             figures = alternate(contenders, {"bytes": TENSOR_BYTES, "calls": CALLS}, turns=9, deadline_s=150)
         bounds = [figures[f"memory, {how}"].median_s for how in ("copy", "in place")]
@@ -41,5 +43,7 @@ def run(recorder: Recorder) -> None:
         best = min((case.median_s(name) for name in (OPENMPI, OPENMPI_DEFAULT) if case.median_s(name)), default=None)
         ours = case.median_s("byteps")
         case.at_least("speed / OpenMPI's better one", best / ours if best and ours else None, 1.5)
+        if ours and (copies := case.median_s(COPIES)):
+            case.notes["time / copies and sums alone"] = f"{ours / copies:.2f}"
         case.at_most("CPU time / gloo's", case.cpu_ratio("byteps", "gloo"), 0.6)
         recorder.add(case)

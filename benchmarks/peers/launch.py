@@ -240,6 +240,11 @@ def memory(testbed: Testbed, how: str) -> Contender:
     return _without_library(testbed, f"memory, {how}", "benchmarks.peers.memory_rank", {"BENCH_HOW": how})
 
 
+def copies(testbed: Testbed, name: str) -> Contender:
+    """Ranks of copies_rank.py, without a library."""
+    return _without_library(testbed, name, "benchmarks.peers.copies_rank", {"BENCH_SIZE": str(testbed.ranks)})
+
+
 def wake_ups(testbed: Testbed, name: str) -> Contender:
     """Two ranks of wake_up_rank.py, without a library."""
     return _without_library(testbed, name, "benchmarks.peers.wake_up_rank", {})
