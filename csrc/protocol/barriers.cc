@@ -47,6 +47,10 @@ Status Barriers::departure(uint32_t sequence) const {
   return Status::ok();
 }
 
+void Barriers::restart_waits(TimeUs now) {
+  for (auto& [sequence, round] : rounds_) round.started_us = now;
+}
+
 void Barriers::on_left(uint32_t rank, Answers& answers) {
   left_.push_back(rank);
   for (auto round = rounds_.begin(); round != rounds_.end();) {

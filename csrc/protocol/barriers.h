@@ -27,6 +27,9 @@ class Barriers {
   Status on_arrival(uint32_t rank, uint32_t sequence, TimeUs now, Answers& answers);
   // Barriers that lack the rank fail, now and later.
   void on_left(uint32_t rank, Answers& answers);
+  // A server is lost: barriers begin to wait anew. The ranks that they wait for may have waited for
+  // that server.
+  void restart_waits(TimeUs now);
   void on_tick(TimeUs now, Answers& answers);
   TimeUs next_tick_us() const;
 

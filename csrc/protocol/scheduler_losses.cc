@@ -50,6 +50,7 @@ void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& 
   }
   std::erase_if(suspicions_,
                 [number](const Suspicion& s) { return s.reporter == number || s.node == number; });
+  barriers_->restart_waits(now_us_);
   const std::vector<double> before = link_speeds_->shares();
   const LinkSpeeds::Change change = link_speeds_->lose(number);
   send_to_all(Removed{number, why.message(), successor_weights(before, link_speeds_->shares()),

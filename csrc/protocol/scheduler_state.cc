@@ -24,6 +24,7 @@ SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
       numbering_(options.num_workers, options.num_servers) {}
 
 void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions) {
+  now_us_ = now;
   if (successor_ && peer == successor_->peer) return on_message_of_successor(message, now, actions);
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) {
@@ -226,6 +227,7 @@ void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions&
 }
 
 void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
+  now_us_ = now;
   if (phase_ == Phase::kJoining && now >= join_deadline_us()) fail_to_start(now, actions);
   if (phase_ == Phase::kJoining) say_who_is_missing(now, actions);
   if (phase_ == Phase::kMeasuring) {

@@ -216,6 +216,7 @@ class SchedulerState {
   // What all were told last. A server that comes may be a root of these rounds, if the names are new.
   std::deque<Refused> failed_rounds_;
   std::optional<Barriers> barriers_;
+  TimeUs now_us_ = 0;  // of the last message or tick
   std::optional<LinkSpeeds> link_speeds_;
   uint8_t placement_ = 0;
   std::optional<std::string> standby_;  // its address; empty: there is none any more

@@ -60,6 +60,14 @@ TEST_F(BarriersTest, TimeoutNamesTheMissingRanksAndFailsLateOnes) {
   EXPECT_EQ(arrive(2, 2), "0:2 ok, 1:2 ok, 2:2 ok");
 }
 
+TEST_F(BarriersTest, WhenAServerIsLostBarriersWaitAnew) {
+  EXPECT_EQ(arrive(1, 1, 5), "");
+  barriers_.restart_waits(kBarrierLimitUs / 2);
+  EXPECT_EQ(barriers_.next_tick_us(), kBarrierLimitUs / 2 + kBarrierLimitUs);
+  EXPECT_EQ(tick(kBarrierLimitUs / 2 + kBarrierLimitUs - 1), "");
+  EXPECT_EQ(tick(kBarrierLimitUs / 2 + kBarrierLimitUs), "1:1 barrier: has waited 1 s for rank 0 and rank 2");
+}
+
 TEST_F(BarriersTest, ARankThatHasLeftFailsTheBarriersThatLackIt) {
   EXPECT_EQ(arrive(0, 1), "");
   EXPECT_EQ(leave(2), "0:1 barrier: rank 2 has left the job");

@@ -49,6 +49,22 @@ TEST_F(SchedulerFailoverTest, ASilentServerIsRemovedAndTold) {
   EXPECT_EQ(state_.phase(), Phase::kRunning) << "nobody waits for it any more";
 }
 
+TEST_F(SchedulerFailoverTest, BarriersWaitAnewWhenAServerIsLost) {
+  receive(0, Barrier{1}, 10);
+  const TimeUs lost_us = kOpUs - 10;
+  for (TimeUs now = kTimeoutUs / 4; now < lost_us; now += kTimeoutUs / 4) {
+    for (const uint32_t member : {0, 1, 2}) receive(member, Heartbeat{}, now);
+  }
+  receive(0, Heartbeat{}, lost_us);
+  receive(1, Heartbeat{}, lost_us);
+  close(2);
+  tick(10 + kOpUs);
+  EXPECT_EQ(receivers<BarrierDone>(), Peers{});
+  receive(0, Heartbeat{}, lost_us + kTimeoutUs / 2);
+  receive(1, Barrier{1}, lost_us + kTimeoutUs / 2);
+  EXPECT_EQ(receivers<BarrierDone>(), (Peers{0, 1}));
+}
+
 TEST_F(SchedulerFailoverTest, WhereAWorkerAndAServerCannotReachEachOtherTheServerGoes) {
   receive(2, Suspect{1, "timed out"}, 10);
   receive(0, Heartbeat{}, 20);
