@@ -3,8 +3,8 @@
 Processes that cannot read each other's tensors pass each part through shared memory: a rank copies
 its contributions to the others' shares there, adds the others' contributions to its own share,
 copies the sums there, and copies the others' sums into its tensor. The ranks do this in chunks, and
-poll counters in shared memory instead of sleeping. So it shows the time below which no library can
-come that passes data this way, on this machine.
+poll counters in shared memory instead of sleeping. So it shows what passing data this way costs
+where each rank has a core. Ranks that share a core also spend time on polling.
 """
 
 from __future__ import annotations

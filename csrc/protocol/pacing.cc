@@ -61,10 +61,10 @@ std::optional<uint64_t> Pacer::set_limit(uint64_t bytes_per_s) {
   return changes ? std::optional(bytes_per_s) : std::nullopt;
 }
 
-std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest) {
+std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest, uint64_t count) {
   if (bytes_per_s_ == 0) return std::nullopt;
   const auto pause_us = static_cast<TimeUs>(1'000'000 * kPauseBytes / bytes_per_s_);
-  const bool is_burst = burst.covers(bytes, now, pause_us);
+  const bool is_burst = burst.covers(bytes * count, now, pause_us);
   const bool is_own_burst = own_burst_.covers(bytes, now, pause_us);
   const bool hold = !(is_burst && is_own_burst) && !rest;
   if (hold == held_) return std::nullopt;

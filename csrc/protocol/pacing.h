@@ -69,8 +69,10 @@ class Pacer {
   explicit Pacer(uint64_t bytes_per_s) : bytes_per_s_(bytes_per_s) {}
   // `bytes` are handed over at `now`; `burst` is the thread's. Returns the connection's new rate if
   // it changes; 0: unlimited. `rest`: only answers remain, which need not leave room for
-  // contributions, so the connection is not limited.
-  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest = false);
+  // contributions, so the connection is not limited. `count`: of the thread's connections that do the
+  // same at the same time, as in a model.
+  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest = false,
+                                  uint64_t count = 1);
   // The limit changes. Returns as on_send().
   std::optional<uint64_t> set_limit(uint64_t bytes_per_s);
 

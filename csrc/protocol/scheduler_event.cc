@@ -79,7 +79,7 @@ void apply(const SchedulerEvent& event, SchedulerState& state, SchedulerActions&
   switch (event.kind) {
     case SchedulerEvent::Kind::kMessage:
       return state.on_message(event.peer, event.message, event.now_us, actions);
-    case SchedulerEvent::Kind::kClosed: return state.on_closed(event.peer, event.why, actions);
+    case SchedulerEvent::Kind::kClosed: return state.on_closed(event.peer, event.why, event.now_us, actions);
     case SchedulerEvent::Kind::kTick: return state.on_tick(event.now_us, actions);
     case SchedulerEvent::Kind::kHeartbeat:
       return state.on_message(event.peer, Heartbeat{event.count}, event.now_us, actions);

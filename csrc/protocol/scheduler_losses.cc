@@ -12,7 +12,7 @@ void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs 
                                 SchedulerActions& actions) {
   if (suspect.node >= members_.size()) return expel(member, "suspects a node that does not exist", actions);
   if (suspect.node == member) {
-    return lose(member, unavailable(members_[member].node.describe() + ": " + suspect.text), actions);
+    return lose(member, unavailable(members_[member].node.describe() + ": " + suspect.text), now, actions);
   }
   const bool known = find_suspicion(member, suspect.node) != suspicions_.end();
   if (known || members_[suspect.node].left) return;
@@ -27,7 +27,7 @@ void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
     if (member.left) continue;
     if (now - member.last_heard_us >= options_.timeout_us) {
       const std::string silent = " has been silent for " + seconds(now - member.last_heard_us);
-      lose(number, unavailable(member.node.describe() + silent), actions);
+      lose(number, unavailable(member.node.describe() + silent), now, actions);
       if (phase_ == Phase::kFailed) return;
       continue;
     }
@@ -39,7 +39,7 @@ bool SchedulerState::may_lose(uint32_t member) const {
   return options_.failover && phase_ == Phase::kRunning && members_[member].node.role == Role::kServer;
 }
 
-void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& actions) {
+void SchedulerState::lose(uint32_t number, const Status& why, TimeUs now, SchedulerActions& actions) {
   if (!may_lose(number)) return fail(why, actions);
   Member& member = members_[number];
   member.left = true;
@@ -50,7 +50,7 @@ void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& 
   }
   std::erase_if(suspicions_,
                 [number](const Suspicion& s) { return s.reporter == number || s.node == number; });
-  barriers_->restart_waits(now_us_);
+  barriers_->restart_waits(now);
   const std::vector<double> before = link_speeds_->shares();
   const LinkSpeeds::Change change = link_speeds_->lose(number);
   send_to_all(Removed{number, why.message(), successor_weights(before, link_speeds_->shares()),
@@ -97,7 +97,7 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   if (counterpart != suspicions_.end()) what += "; at the other end: " + counterpart->text;
   // The job can go on without a server only.
   const uint32_t lost = may_lose(due->reporter) ? due->reporter : due->node;
-  lose(lost, unavailable(what), actions);
+  lose(lost, unavailable(what), now, actions);
 }
 
 // One of the two nodes may have died; then its own connection ends soon, or its silence is

@@ -24,7 +24,6 @@ SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
       numbering_(options.num_workers, options.num_servers) {}
 
 void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions) {
-  now_us_ = now;
   if (successor_ && peer == successor_->peer) return on_message_of_successor(message, now, actions);
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) {
@@ -46,7 +45,7 @@ void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now,
 void SchedulerState::on_member_message(uint32_t member, const Control& message, TimeUs now,
                                        SchedulerActions& actions) {
   if (members_[member].left) return;
-  if (const auto* leave = std::get_if<Leave>(&message)) return on_leave(member, leave->cause, actions);
+  if (const auto* leave = std::get_if<Leave>(&message)) return on_leave(member, leave->cause, now, actions);
   if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
   if (phase_ != Phase::kJoining && is_one_of<ProbeReady, ProbeDone>(message))
     return on_probe_answer(member, message, now, actions);
@@ -173,11 +172,12 @@ void SchedulerState::tell_if_all_linger(SchedulerActions& actions) {
   if (std::ranges::all_of(members_, is_through)) send_to_all(AllLinger{}, actions);
 }
 
-void SchedulerState::on_leave(uint32_t member, const std::string& cause, SchedulerActions& actions) {
+void SchedulerState::on_leave(uint32_t member, const std::string& cause, TimeUs now,
+                              SchedulerActions& actions) {
   const NodeInfo& node = members_[member].node;
   const Status ended = unavailable(node.describe() + " ended by " + cause);
   const Status went = unavailable(node.describe() + " left while workers still use it");
-  if (may_lose(member)) return lose(member, cause.empty() ? went : ended, actions);
+  if (may_lose(member)) return lose(member, cause.empty() ? went : ended, now, actions);
   members_[member].left = true;
   if (!cause.empty()) return fail(ended, actions);
   const auto fail_with = [&](const char* when) { fail(unavailable(node.describe() + when), actions); };
@@ -208,7 +208,7 @@ void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerAct
   members_[member].connected = false;
 }
 
-void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions& actions) {
+void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kMoved && peer == successor_->peer)
     return fail(unavailable("the scheduler at " + successor_->address + " has gone: " + why.message()),
                 actions);
@@ -222,12 +222,12 @@ void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions&
   if (phase_ == Phase::kJoining) {
     fail(unavailable(member.node.describe() + " ended before all had joined: " + why.message()), actions);
   } else if (phase_ == Phase::kMeasuring || phase_ == Phase::kRunning) {
-    lose(number, unavailable(member.node.describe() + " ended without leaving: " + why.message()), actions);
+    lose(number, unavailable(member.node.describe() + " ended without leaving: " + why.message()), now,
+         actions);
   }
 }
 
 void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
-  now_us_ = now;
   if (phase_ == Phase::kJoining && now >= join_deadline_us()) fail_to_start(now, actions);
   if (phase_ == Phase::kJoining) say_who_is_missing(now, actions);
   if (phase_ == Phase::kMeasuring) {

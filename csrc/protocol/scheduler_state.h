@@ -89,7 +89,7 @@ class SchedulerState {
 
   void on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions);
   // The connection ended without ClosePeer. A node that has not left is lost.
-  void on_closed(PeerId peer, const Status& why, SchedulerActions& actions);
+  void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
   // A caller with another secret was refused. While nodes are missing it is most likely one of
   // them: see SchedulerOptions::refusal_timeout_us.
   void on_refused(const std::string& caller, const Status& why, TimeUs now);
@@ -177,14 +177,14 @@ class SchedulerState {
   void on_lingers(uint32_t member, const Lingers& lingers, SchedulerActions& actions);
   void tell_if_all_linger(SchedulerActions& actions);
   void on_suspect(uint32_t member, const Suspect& suspect, TimeUs now, SchedulerActions& actions);
-  void on_leave(uint32_t member, const std::string& cause, SchedulerActions& actions);
+  void on_leave(uint32_t member, const std::string& cause, TimeUs now, SchedulerActions& actions);
   // The member broke the protocol.
   void expel(uint32_t member, const std::string& why, SchedulerActions& actions);
 
   // Whether the job can go on without the member: a server that stores no tensor.
   bool may_lose(uint32_t member) const;
   // The member is lost for this reason, which names it: the job goes on without it, or fails.
-  void lose(uint32_t member, const Status& why, SchedulerActions& actions);
+  void lose(uint32_t member, const Status& why, TimeUs now, SchedulerActions& actions);
   void check_silence(TimeUs now, SchedulerActions& actions);
   void check_suspicions(TimeUs now, SchedulerActions& actions);
   std::vector<Suspicion>::const_iterator find_suspicion(uint32_t reporter, uint32_t node) const;
@@ -216,7 +216,6 @@ class SchedulerState {
   // What all were told last. A server that comes may be a root of these rounds, if the names are new.
   std::deque<Refused> failed_rounds_;
   std::optional<Barriers> barriers_;
-  TimeUs now_us_ = 0;  // of the last message or tick
   std::optional<LinkSpeeds> link_speeds_;
   uint8_t placement_ = 0;
   std::optional<std::string> standby_;  // its address; empty: there is none any more

@@ -23,8 +23,8 @@ void ScaleWire::send(int32_t priority, protocol::Outbox::Kind kind, uint64_t byt
 
 void ScaleWire::hand_over(Message message) {
   const bool rest = options_.contributions != nullptr && options_.contributions->has_contributed();
-  const uint64_t bytes = message.bytes * options_.count;
-  const auto rate = pacer_.on_send(bytes, seconds_to_us(events_.now_s()), outbox_.burst(), rest);
+  const TimeUs now = seconds_to_us(events_.now_s());
+  const auto rate = pacer_.on_send(message.bytes, now, outbox_.burst(), rest, options_.count);
   if (rate) bytes_per_s_ = *rate > 0 ? static_cast<double>(*rate) : options_.free_bytes_per_s;
   handed_over_.push_back(std::move(message));
   if (handed_over_.size() == 1) transmit();

@@ -45,8 +45,9 @@ class SchedulerStateTest : public testing::Test {
   void receive(PeerId peer, const Control& message, TimeUs now = 0) {
     collect([&](SchedulerActions& actions) { state_.on_message(peer, message, now, actions); });
   }
-  void close(PeerId peer) {
-    collect([&](SchedulerActions& actions) { state_.on_closed(peer, unavailable("end of file"), actions); });
+  void close(PeerId peer, TimeUs now = 0) {
+    collect(
+        [&](SchedulerActions& actions) { state_.on_closed(peer, unavailable("end of file"), now, actions); });
   }
   void tick(TimeUs now) {
     collect([&](SchedulerActions& actions) { state_.on_tick(now, actions); });

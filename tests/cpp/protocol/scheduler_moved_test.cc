@@ -40,7 +40,7 @@ TEST_F(SchedulerMovedTest, FailsWhenTheSchedulerOfTheJobIsGoneOrSilent) {
   SchedulerState state({.num_workers = 2, .timeout_us = kTimeoutUs}, 0);
   SchedulerActions actions;
   state.on_message(kSuccessor, Standby{"10.0.0.1:7"}, 0, actions);
-  state.on_closed(kSuccessor, unavailable("reset"), actions);
+  state.on_closed(kSuccessor, unavailable("reset"), 0, actions);
   EXPECT_EQ(state.failure().message(), "the scheduler at 10.0.0.1:7 has gone: reset");
 }
 

@@ -42,12 +42,17 @@ TEST_F(ScaleWireTest, LittleIsNotHeld) {
   EXPECT_EQ(arrived_s_, (std::map<int, double>{{1, 1.0 / 64}}));
 }
 
-TEST_F(ScaleWireTest, WhatItStandsForCountsInTheBurst) {
-  ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .count = 8}, outbox_,
-                 events_);
-  send(wire, 1, kLarge / 8);
-  run();
-  EXPECT_EQ(arrived_s_, (std::map<int, double>{{1, 1.0 / 8}}));
+TEST_F(ScaleWireTest, WhatItStandsForCountsInTheBurstOfTheThread) {
+  for (const auto& [count, seconds] : {std::pair{8u, 1.0 / 64}, std::pair{9u, 1.0 / 8}}) {
+    Outbox outbox(4 * kLarge);
+    ScaleEvents events;
+    ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .count = count}, outbox,
+                   events);
+    double arrived_s = 0;
+    wire.send(0, kContribution, kLarge / 8, [&] { arrived_s = events.now_s(); });
+    EXPECT_TRUE(events.run([] { return true; }));
+    EXPECT_EQ(arrived_s, seconds) << count;
+  }
 }
 
 TEST_F(ScaleWireTest, LatencyDelaysButDoesNotSlowDown) {
