@@ -13,6 +13,7 @@ import time
 from itertools import count
 
 import torch
+from support.say import say
 from torch import nn
 
 import byteps.torch as bps
@@ -20,10 +21,6 @@ from byteps.errors import BytePSError
 
 weight = nn.Parameter(torch.zeros(100_000))
 steps_done = count(1)
-
-
-def say(*what: object) -> None:
-    print(*what, flush=True)
 
 
 def step() -> None:

@@ -14,14 +14,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from support.say import say
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import byteps.torch as bps
-
-
-def say(*what: object) -> None:
-    print(*what, flush=True)
 
 
 def start(store: str | None, timeout_s: float = 60) -> None:

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from support.say import say
 from torch import nn
 
 import byteps.torch as bps
@@ -60,10 +61,6 @@ class Trainer:
         self.optimizer.zero_grad()
         self.model(torch.randint(0, 64, (16,))).backward()
         self.optimizer.step()
-
-
-def say(*what: object) -> None:
-    print(*what, flush=True)
 
 
 def resident_kib() -> int:

@@ -46,7 +46,8 @@ struct StreamObject {
   bool is_blocking = true;  // ordered with the legacy default stream
   bool is_capturing = false;
   bool is_closing = false;
-  bool has_ended = false;  // the thread has
+  bool has_ended = false;   // the thread has
+  bool is_running = false;  // an operation
   uint64_t enqueued = 0;
   uint64_t executed = 0;
   std::deque<Operation> operations;
@@ -145,6 +146,7 @@ void run(StreamObject* stream) {
     }
     auto operation = std::move(stream->operations.front());
     stream->operations.pop_front();
+    stream->is_running = true;
     const int delay_us =
         all.max_delay_us > 0 ? static_cast<int>(all.random() % static_cast<unsigned>(all.max_delay_us)) : 0;
     lock.unlock();
@@ -153,6 +155,7 @@ void run(StreamObject* stream) {
     lock.lock();
     if (operation.ended) operation.ended();
     ++stream->executed;
+    stream->is_running = false;
     all.changed.notify_all();
   }
 }
@@ -271,6 +274,12 @@ PLAYED void played_cuda_recover() {
   }
   for (const auto& event : all.events) event->completed = event->recorded;
   all.changed.notify_all();
+}
+// Returns when no operation of the stream (null: none) runs; after an error cuStreamSynchronize does not wait.
+PLAYED void played_cuda_wait_for_running(Stream stream) {
+  Player& all = player();
+  Lock lock(all.mutex);
+  all.changed.wait(lock, [&] { return stream == nullptr || !stream->is_running; });
 }
 PLAYED uint64_t played_cuda_queries() {
   Player& all = player();

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from support.say import say
 
 import byteps as bps
 from byteps.errors import BytePSError
@@ -27,10 +28,6 @@ LARGE = {f"large{i}": np.ones(1 << 21, np.float32) for i in range(3)}
 
 abandoned: list[bps.Handle] = []  # handle of contribute()
 fresh = itertools.count()  # numbers of names that were not used yet
-
-
-def say(*what: object) -> None:
-    print(*what, flush=True)
 
 
 def step() -> None:

@@ -36,7 +36,9 @@ class PlayedProgram {
     cu_.stream_create(&stream_, 0);
   }
   ~PlayedProgram() {
-    cu_.stream_synchronize(stream_);
+    if (cu_.stream_synchronize(stream_) != cuda::kSuccess) {
+      played_function<void(cuda::Stream)>("played_cuda_wait_for_running")(stream_);
+    }
     for (const cuda::Address address : allocated_) cu_.mem_free(address);
     cu_.stream_destroy(stream_);
     cu_.ctx_pop_current(&context_);
