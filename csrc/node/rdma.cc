@@ -73,6 +73,7 @@ std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result
   transport::RdmaOptions options;
   options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
   options.stream.handshake_timeout_s = config.timeout_s;
+  options.renewal_limit_us = seconds_to_us(config.timeout_s);
   options.spin_us = usable_cores() > 1 ? config.rdma_spin_us : 0;
   return transport::make_rdma_transport(std::move(options), std::move(cards), std::move(tcp));
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdma.pair import PATIENCE_S, PairJob, ip, losing
+from support.cluster import wait_until
 from support.resets import reset_one, why_no_resets
 
 ENDS = {"BYTEPS_FAILOVER": "0"}  # the job ends when a server is lost
@@ -17,6 +18,10 @@ QUICK = ENDS | {"BYTEPS_TIMEOUT_S": "10"}
 # nothing, which does no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
 BEYOND_THE_WIRE = ("rank 1", "server 1")  # members that use rxe1
+
+
+RENEWED = "the queue pair is replaced"
+PATIENT = {"BYTEPS_RDMA_TIMEOUT": "16", "BYTEPS_TIMEOUT_S": "60"} | ENDS
 
 
 def start(job: PairJob) -> None:
@@ -93,6 +98,29 @@ def case_packets_lost_for_seconds(folder: Path) -> None:
         assert not job.lines("raised"), job.describe()
 
 
+def wait_for_failure(job: PairJob, before: int = 0) -> None:
+    wait_until(lambda: len(job.lines(RENEWED)) > before, job.describe, PATIENCE_S)
+
+
+def check_nothing_is_lost(job: PairJob) -> None:
+    check_goes_on(job)
+    assert not job.lines("raised"), job.describe()
+    again = [line for line in job.lines("nothing is lost") if " rdma " in line]
+    assert again, job.describe()
+    print(*again, sep="\n")
+
+
+def case_packets_lost_for_longer_than_cards_send_again(folder: Path) -> None:
+    with PairJob(folder, env=PATIENT) as job:
+        start(job)
+        for _ in range(2):
+            before = len(job.lines(RENEWED))
+            with losing():
+                wait_for_failure(job, before)
+                time.sleep(3)
+            check_nothing_is_lost(job)
+
+
 def case_packets_lost_for_ever(folder: Path) -> None:
     with PairJob(folder, env=IMPATIENT) as job:
         start(job)
@@ -101,8 +129,26 @@ def case_packets_lost_for_ever(folder: Path) -> None:
             print(*job.lines("retry counter"), sep="\n")
 
 
-def case_the_link_goes_down(folder: Path) -> None:
-    """The device is down for longer than the retry time: Soft-RoCE gives up, the job ends."""
+def case_the_link_goes_down_and_up(folder: Path) -> None:
+    """The device is down for longer than the retry time: Soft-RoCE gives up, the job goes on."""
+    with PairJob(folder, env=PATIENT) as job:
+        start(job)
+        ip("link", "set", "veth1", "down")
+        try:
+            wait_for_failure(job)
+            time.sleep(3)
+        finally:
+            link_up()
+        check_nothing_is_lost(job)
+
+
+def link_up() -> None:
+    ip("link", "set", "veth1", "up")
+    ip("route", "replace", "10.77.0.2", "dev", "veth0", "src", "10.77.0.1", "table", "100")
+    ip("route", "replace", "10.77.0.1", "dev", "veth1", "src", "10.77.0.2", "table", "101")
+
+
+def case_the_link_stays_down(folder: Path) -> None:
     with PairJob(folder, env=IMPATIENT) as job:
         start(job)
         ip("link", "set", "veth1", "down")
@@ -110,9 +156,7 @@ def case_the_link_goes_down(folder: Path) -> None:
             check_all_raise(job, BEYOND_THE_WIRE, "lost its connection to")
             assert len(job.lines("rxe1 port 1 is down")) == 2, job.describe()  # of both users
         finally:
-            ip("link", "set", "veth1", "up")
-            ip("route", "replace", "10.77.0.2", "dev", "veth0", "src", "10.77.0.1", "table", "100")
-            ip("route", "replace", "10.77.0.1", "dev", "veth1", "src", "10.77.0.2", "table", "101")
+            link_up()
 
 
 def case_tcp_connections_are_reset(folder: Path) -> None:

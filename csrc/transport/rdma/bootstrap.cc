@@ -10,14 +10,16 @@
 namespace byteps::transport::rdma {
 namespace {
 
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr uint8_t kOffer = 1;
 constexpr uint8_t kRefusal = 2;
+constexpr uint8_t kRenewalRequest = 3;
 constexpr uint32_t kMax24Bits = 0xffffff;
 constexpr std::array kMtus{256, 512, 1024, 2048, 4096};
 
 constexpr size_t kReasonOffset = 2;
-constexpr size_t kCardOffset = 45;
+constexpr size_t kCardOffset = 53;
+constexpr size_t kRenewalRequestBytes = 6;
 
 // Text of the peer for messages; characters that are not printable become question marks.
 std::string printable(Bytes in) {
@@ -56,12 +58,29 @@ std::string encode_offer(const EndpointOffer& offer) {
   store_number(&out[31], static_cast<uint16_t>(offer.queue_pair.mtu_bytes));
   store_number(&out[33], offer.ring_address);
   store_number(&out[41], offer.ring_key);
+  store_number(&out[45], offer.attempt);
+  store_number(&out[49], offer.arrivals);
   return std::string(as_text(out)).append(offer.card, 0, kMaxCardBytes);
 }
 
 std::string encode_refusal(const Status& why) {
   const std::array front{std::byte{kVersion}, std::byte{kRefusal}};
   return std::string(as_text(front)).append(why.message(), 0, kMaxOfferBytes - kReasonOffset);
+}
+
+std::string encode_renewal_request(uint32_t attempt) {
+  std::array<std::byte, kRenewalRequestBytes> out;
+  store_number(&out[0], kVersion);
+  store_number(&out[1], kRenewalRequest);
+  store_number(&out[2], attempt);
+  return std::string(as_text(out));
+}
+
+std::optional<uint32_t> decode_renewal_request(Bytes in) {
+  if (in.size() != kRenewalRequestBytes) return std::nullopt;
+  if (load_number<uint8_t>(&in[0]) != kVersion) return std::nullopt;
+  if (load_number<uint8_t>(&in[1]) != kRenewalRequest) return std::nullopt;
+  return load_number<uint32_t>(&in[2]);
 }
 
 Result<EndpointOffer> decode_offer(Bytes in) {
@@ -84,6 +103,8 @@ Result<EndpointOffer> decode_offer(Bytes in) {
                                      .mtu_bytes = load_number<uint16_t>(&in[31])},
                       .ring_address = load_number<uint64_t>(&in[33]),
                       .ring_key = load_number<uint32_t>(&in[41]),
+                      .attempt = load_number<uint32_t>(&in[45]),
+                      .arrivals = load_number<uint32_t>(&in[49]),
                       .card = printable(in.subspan(kCardOffset))};
   std::memcpy(offer.queue_pair.gid.data(), &in[15], sizeof(Gid));
   BPS_RETURN_IF_ERROR(check(offer));

@@ -113,13 +113,17 @@ Status RdmaConnection::work() {
     BPS_RETURN_IF_ERROR(frame_receiver_->process());
     if (!count) return count.status();
     if (!queue_pair_) return Status::ok();  // also if closed
-    if (arrivals_owed_ >= kArrivalsPerPost) {
-      BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_));
-    }
     asked_again_ = false;
-    BPS_RETURN_IF_ERROR(sender_->pump(frame_receiver_->consumed()));
-    if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(sender_->report_consumed(frame_receiver_->consumed()));
+    if (is_draining_) {
+      if (arrivals_posted_ == 0) {
+        BPS_RETURN_IF_ERROR(replace_queue_pair());
+        if (!queue_pair_) return Status::ok();
+        continue;
+      }
+    } else {
+      BPS_RETURN_IF_ERROR(send_and_receive());
+      if (closed_) return Status::ok();
+    }
     if (*count == kCompletionsPerPoll || asked_again_) continue;
     if (should_spin()) break;
     if (armed_) return Status::ok();
@@ -129,6 +133,16 @@ Status RdmaConnection::work() {
   working_ = false;
   request_turn();
   return Status::ok();
+}
+
+Status RdmaConnection::send_and_receive() {
+  if (arrivals_owed_ >= kArrivalsPerPost) {
+    arrivals_posted_ += arrivals_owed_;
+    BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_));
+  }
+  BPS_RETURN_IF_ERROR(sender_->pump(frame_receiver_->consumed()));
+  if (closed_) return Status::ok();
+  return sender_->report_consumed(frame_receiver_->consumed());
 }
 
 Result<size_t> RdmaConnection::poll() {
@@ -146,20 +160,36 @@ Result<size_t> RdmaConnection::poll() {
 
 Status RdmaConnection::on_completion(const Completion& completion) {
   ++completions_;
-  if (!completion.ok()) {
-    BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
-    const std::string reason = queue_pair_->describe(completion.status);
-    if (!introduced_) return unavailable(peer_ + ": " + kNoRdmaPath + " (" + reason + ")");
-    return unavailable(peer_ + ": RDMA failed: " + reason);
-  }
+  if (!completion.ok()) return on_failure(completion);
   if (completion.kind == Completion::Kind::kWritten) {
+    in_vain_since_us_ = 0;
     sender_->on_written(completion.id);
     return Status::ok();
   }
   ++arrivals_owed_;
-  if (!(completion.immediate & kConsumedFlag)) return frame_receiver_->on_record(completion.immediate);
-  if (!introduced_) return on_first_message();
+  --arrivals_posted_;
+  ++arrivals_;
+  const bool is_count = completion.immediate & kConsumedFlag;
+  // A renewal may go on with records.
+  if (!introduced_ && !is_draining_ && (is_count || attempt_ > 0)) BPS_RETURN_IF_ERROR(on_first_message());
+  if (!is_count) return frame_receiver_->on_record(completion.immediate);
   return sender_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
+}
+
+Status RdmaConnection::on_failure(const Completion& completion) {
+  if (completion.id == 0) --arrivals_posted_;
+  if (is_draining_) return Status::ok();
+  BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
+  const std::string reason = queue_pair_->describe(completion.status);
+  if (!introduced_ && attempt_ == 0) {
+    return unavailable(peer_ + ": " + kNoRdmaPath + " (" + reason + ")");
+  }
+  const Status why = unavailable(peer_ + ": RDMA failed: " + reason);
+  const bool may_renew = options_.renewal_limit_us > 0 && queue_pair_->is_path_failure(completion.status) &&
+                         !sender_->end_is_written();
+  if (!may_renew) return why;
+  break_off(why);
+  return Status::ok();
 }
 
 // For short waits, sleeping and waking up would take longer than polling. Polling for long would
@@ -185,7 +215,7 @@ void RdmaConnection::end_if_over() {
   const bool both_have = frame_receiver_->ended() && sender_->all_written();
   if (!both_have && (!tcp_ended_ || turn_requested_)) return;
   if (has_said_all) return end_as_asked();
-  if (receiver_) return end(closed_by_other(peer_));
+  if (receiver_) return end(broken_.is_ok() ? closed_by_other(peer_) : broken_);
   if (!queue_pair_) return;  // records received before start() are kept for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
@@ -219,6 +249,8 @@ void RdmaConnection::shut(const Status& why, bool written_is_sent) {
   loop_.cancel_turn(this);
   turn_requested_ = false;
   loop_.cancel(deadline_);
+  loop_.cancel(renewal_limit_);
+  loop_.cancel(next_attempt_);
   error_ = why;
   if (frame_receiver_) frame_receiver_->stop();
   queue_pair_.reset();  // the NIC does not access this connection's memory any more

@@ -4,7 +4,8 @@
 // It starts with an authenticated TCP connection, through which both ends exchange their queue
 // pairs' parameters (bootstrap.h). Then each sends a first message by RDMA, so that a path that
 // does not work is detected here. The TCP connection stays open: its end tells a process at once
-// that its peer has died.
+// that its peer has died. A queue pair that fails is replaced by another one (renewal.cc), so the
+// connection survives a network that is cut for longer than the cards send again.
 #pragma once
 
 #include <memory>
@@ -30,6 +31,8 @@ struct ConnectionOptions {
   // Longest time to poll for completions before sleeping. Polls only if completions have recently
   // come at shorter intervals.
   TimeUs spin_us = 0;
+  // Longest time without a path for RDMA, from the failure of a queue pair on; 0: none is replaced.
+  TimeUs renewal_limit_us = 0;
 };
 
 class RdmaConnection final : public Connection, private Receiver, private TurnHandler, private NicClient {
@@ -50,8 +53,8 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void return_lease(LeaseId lease) override;
-  // While writes are in flight, the NIC detects a silent peer by itself (BYTEPS_RDMA_TIMEOUT);
-  // otherwise TCP does.
+  // A peer that is silent on TCP, too. The NIC detects by itself that writes do not arrive
+  // (BYTEPS_RDMA_TIMEOUT); then another queue pair is tried.
   void limit_silence(TimeUs limit_us) override { tcp_->limit_silence(limit_us); }
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;
@@ -80,15 +83,31 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
 
   // Defined in introduction.cc.
   Status prepare(std::shared_ptr<NicLoop> nic_loop);
-  EndpointOffer offer(uint16_t rail) const;
+  Status prepare_queue_pair();
+  EndpointOffer offer() const;
   Status on_offer(const EndpointOffer& other);
   Status accept(const EndpointOffer& other);
   Status open(const EndpointOffer& other);
   Status on_first_message();
 
+  // Defined in renewal.cc.
+  void break_off(const Status& why);
+  Status replace_queue_pair();
+  Status try_again_later(const Status& why);
+  Status on_renewal_message(Bytes message);
+  Status on_renewal_request(uint32_t attempt);
+  Status on_renewal_offer(const EndpointOffer& other);
+  Status on_next_offer(const EndpointOffer& other);
+  Status on_answer(const EndpointOffer& other);
+  Status failed_at_other_end() const;
+  Status go_on(uint32_t arrivals);
+  Status on_path_renewed();
+
   Status work();
+  Status send_and_receive();
   Result<size_t> poll();
   Status on_completion(const Completion& completion);
+  Status on_failure(const Completion& completion);
   bool should_spin();
   void request_turn();
   void continue_closing();
@@ -109,6 +128,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   std::shared_ptr<NicLoop> nic_loop_;
   Arena::Allocation memory_;  // the staging ring, then the inbox
   std::unique_ptr<QueuePair> queue_pair_;
+  uint16_t rail_ = 0;
   std::optional<FrameSender> sender_;
   std::optional<FrameReceiver> frame_receiver_;
 
@@ -116,9 +136,10 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   Status error_;                      // the reason why nothing can be sent any more
   std::optional<Status> unreported_;  // the connection ended before start()
   uint32_t arrivals_owed_ = 0;
-  bool has_peer_reply_ = false;  // the peer's offer or refusal has come
-  bool introduced_ = false;      // the peer's first message by RDMA has come
-  bool tcp_ended_ = false;       // the TCP connection has ended
+  uint32_t arrivals_posted_ = 0;  // receive requests that have not completed
+  bool has_peer_reply_ = false;   // the peer's offer or refusal has come
+  bool introduced_ = false;       // the peer's first message by this queue pair has come
+  bool tcp_ended_ = false;        // the TCP connection has ended
   bool closed_ = false;
   bool armed_ = false;
   bool turn_requested_ = false;
@@ -128,6 +149,17 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   uint64_t completions_ = 0;               // number of completions so far
   std::optional<GraceWait> closing_wait_;  // set by close_when_sent()
   EventLoop::TimerId deadline_ = 0;
+  // State of the renewal.
+  uint32_t attempt_ = 0;                // number of queue pairs before this one
+  uint32_t arrivals_ = 0;               // immediates received in all, modulo 2^32
+  bool is_draining_ = false;            // the queue pair has failed; what it has received is taken from it
+  std::optional<EndpointOffer> other_;  // accepting end: the last one that has come
+  bool awaits_offer_ = false;           // connecting end: the answer to its own
+  Status broken_;                       // why the last queue pair has failed; ok: there is a path
+  TimeUs broken_since_us_ = 0;
+  TimeUs in_vain_since_us_ = 0;  // 0: a write has completed since the last failure
+  EventLoop::TimerId renewal_limit_ = 0;
+  EventLoop::TimerId next_attempt_ = 0;
   // State of polling without sleeping.
   TimeUs idle_since_us_ = 0;
   TimeUs mean_wait_us_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -209,11 +210,14 @@ bool FrameSender::post_record(Record record, Bytes head, Bytes payload, bool com
 }
 
 void FrameSender::add_write(Write write) {
-  ++unfinished_writes_;
   write.id = ++last_id_;
   if (++unmarked_writes_ >= kWritesPerCompletion) write.completes = true;
-  if (write.completes) posted_.push_back({write.id, std::exchange(unmarked_writes_, 0), {}, {}});
+  if (write.completes) {
+    unmarked_writes_ = 0;
+    posted_.push_back({write.id, {}, {}});
+  }
   batch_.push_back(write);
+  unfinished_.push_back(write);
 }
 
 // All writes of the frame are posted or batched. Only from now on can the peer know its lease.
@@ -236,12 +240,30 @@ Status FrameSender::flush() {
 }
 
 void FrameSender::on_written(uint64_t id) {
+  while (!unfinished_.empty() && unfinished_.front().id <= id) {
+    immediates_ += unfinished_.front().immediate.has_value();
+    unfinished_.pop_front();
+  }
   while (!posted_.empty() && posted_.front().id <= id) {
-    unfinished_writes_ -= posted_.front().writes;
     OnSent on_sent = std::move(posted_.front().on_sent);
     posted_.pop_front();
     if (on_sent) on_sent(Status::ok());  // may close the connection, which empties posted_
   }
+}
+
+Status FrameSender::renew(QueuePair& queue_pair, uint32_t arrivals) {
+  queue_pair_ = &queue_pair;
+  uint32_t count = arrivals - immediates_;
+  auto next = unfinished_.begin();
+  while (count > 0 && next != unfinished_.end()) count -= (next++)->immediate.has_value();
+  if (count > 0) {
+    return data_loss(peer_ + ": has received " + std::to_string(arrivals) + " messages by RDMA, " +
+                     std::to_string(immediates_) + " at least were expected");
+  }
+  const uint64_t received = next == unfinished_.begin() ? 0 : std::prev(next)->id;
+  BPS_RETURN_IF_ERROR(queue_pair_->post(std::vector(next, unfinished_.end())).with_context(peer_));
+  on_written(received);
+  return Status::ok();
 }
 
 void FrameSender::fail(const Status& why, bool written_is_sent) {
@@ -252,6 +274,7 @@ void FrameSender::fail(const Status& why, bool written_is_sent) {
 void FrameSender::stop(const Status& why, bool written_is_sent) {
   queue_pair_ = nullptr;
   controls_.clear();
+  unfinished_.clear();
   for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
   for (Posted& posted : std::exchange(posted_, {})) {
     if (posted.on_sent) posted.on_sent(written_is_sent ? Status::ok() : why);

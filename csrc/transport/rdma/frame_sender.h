@@ -23,7 +23,8 @@
 
 namespace byteps::transport::rdma {
 
-// Use on the connection's loop. Calls on_sent only from pump(), on_written(), stop() and fail().
+// Use on the connection's loop. Calls on_sent only from pump(), on_written(), renew(), stop() and
+// fail().
 class FrameSender {
  public:
   using OnSent = UniqueFunction<void(const Status&)>;
@@ -46,6 +47,13 @@ class FrameSender {
   bool ended() const { return end_id_ > 0; }
   // The end has arrived at the peer.
   bool end_is_written() const { return ended() && (posted_.empty() || posted_.front().id > end_id_); }
+  // The queue pair has failed: nothing is posted until renew().
+  void pause() { queue_pair_ = nullptr; }
+  // Goes on with another queue pair to the same ring. The peer has received `arrivals` of all
+  // immediates so far, modulo 2^32, and with them all earlier writes; the other writes are posted
+  // again. kDataLoss: more than were posted, or fewer than are known to be received.
+  Status renew(QueuePair& queue_pair, uint32_t arrivals);
+
   // No writes are in flight.
   bool all_written() const { return posted_.empty(); }
   // Queues a record that is sent before waiting frames.
@@ -86,7 +94,6 @@ class FrameSender {
   // Resources to release on a completion.
   struct Posted {
     uint64_t id;
-    uint32_t writes;
     Registrations::Ref data_registration;
     OnSent on_sent;
   };
@@ -102,7 +109,7 @@ class FrameSender {
   bool post_payload(Frame& frame);
   bool post_pieces(Frame& frame);
   bool post_record(Record record, Bytes head, Bytes payload, bool completes);
-  bool has_room_for_write() const { return unfinished_writes_ < kMaxWrites; }
+  bool has_room_for_write() const { return unfinished_.size() < kMaxWrites; }
   void add_write(Write write);
   void finish(Frame& frame);
   Status flush();
@@ -126,8 +133,9 @@ class FrameSender {
   std::vector<Write> batch_;
   std::deque<OnSent> sent_;  // callbacks to run at the end of this pump
   std::deque<Posted> posted_;
+  std::deque<Write> unfinished_;  // posted, in this order, and not known to be done
+  uint32_t immediates_ = 0;       // of writes that are done, modulo 2^32
   uint64_t last_id_ = 0;
-  uint32_t unfinished_writes_ = 0;
   uint32_t unmarked_writes_ = 0;  // since the last write with a completion
   bool warned_ = false;
 };

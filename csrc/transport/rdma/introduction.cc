@@ -14,13 +14,14 @@ constexpr TimeUs kRefusalUs = 5'000'000;
 void RdmaConnection::introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready) {
   side_ = Side::kConnecting;
   on_ready_ = std::move(on_ready);
+  rail_ = rail;
   if (const Status status = prepare(std::move(nic_loop)); !status.is_ok()) {
     error_ = status;
     loop_.post([on_ready = std::exchange(on_ready_, nullptr), status]() mutable { on_ready(status); });
     return;
   }
   tcp_->start(this);
-  tcp_->send(as_bytes(encode_offer(offer(rail))), {}, nullptr);
+  tcp_->send(as_bytes(encode_offer(offer())), {}, nullptr);
 }
 
 void RdmaConnection::await_introduction(ChooseRail choose, OnReady on_ready) {
@@ -35,12 +36,7 @@ Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
   auto memory = nic_loop_->arena().take(2 * kRingBytes);
   if (!memory) return memory.status();
   memory_ = std::move(*memory);
-  auto queue_pair = nic_loop_->make_queue_pair(
-      this,
-      {.max_writes = FrameSender::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
-  if (!queue_pair) return queue_pair.status();
-  queue_pair_ = std::move(*queue_pair);
-  BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(kMaxArrivals));
+  BPS_RETURN_IF_ERROR(prepare_queue_pair());
   Rail& rail = nic_loop_->rail();
   sender_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
                   memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
@@ -49,13 +45,26 @@ Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
   return Status::ok();
 }
 
-EndpointOffer RdmaConnection::offer(uint16_t rail) const {
+Status RdmaConnection::prepare_queue_pair() {
+  auto queue_pair = nic_loop_->make_queue_pair(
+      this,
+      {.max_writes = FrameSender::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
+  if (!queue_pair) return queue_pair.status();
+  queue_pair_ = std::move(*queue_pair);
+  arrivals_owed_ = 0;
+  arrivals_posted_ = kMaxArrivals;
+  return queue_pair_->post_arrivals(kMaxArrivals);
+}
+
+EndpointOffer RdmaConnection::offer() const {
   const NicInfo& card = nic_loop_->rail().nic().info();
-  return {.rail = rail,
+  return {.rail = rail_,
           .is_ethernet = card.is_ethernet,
           .queue_pair = queue_pair_->address(),
           .ring_address = reinterpret_cast<uint64_t>(memory_.bytes().last(kRingBytes).data()),
           .ring_key = memory_.key().remote,
+          .attempt = attempt_,
+          .arrivals = arrivals_,
           .card = (card.to_string() + ", " + card.gid_text).substr(0, kMaxCardBytes)};
 }
 
@@ -70,7 +79,7 @@ Status RdmaConnection::on_offer(const EndpointOffer& other) {
     error_ = status;
     return Status::ok();
   }
-  tcp_->send(as_bytes(encode_offer(offer(other.rail))), {}, nullptr);
+  tcp_->send(as_bytes(encode_offer(offer())), {}, nullptr);
   return Status::ok();
 }
 
@@ -78,6 +87,7 @@ Status RdmaConnection::accept(const EndpointOffer& other) {
   if (!choose_) return data_loss("RDMA: a second offer");
   auto nic_loop = std::exchange(choose_, nullptr)(other);
   if (!nic_loop) return nic_loop.status();
+  rail_ = other.rail;
   BPS_RETURN_IF_ERROR(prepare(std::move(*nic_loop)));
   return open(other);
 }
@@ -99,7 +109,11 @@ Status RdmaConnection::open(const EndpointOffer& other) {
 // directions do.
 Status RdmaConnection::on_first_message() {
   introduced_ = true;
-  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(sender_->report_consumed(0, true));
+  if (!broken_.is_ok()) {
+    BPS_RETURN_IF_ERROR(on_path_renewed());
+  } else if (side_ == Side::kAccepting) {
+    BPS_RETURN_IF_ERROR(sender_->report_consumed(0, true));
+  }
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status::ok());
   return Status::ok();
 }
@@ -110,9 +124,16 @@ Result<ReceiveBuffer> RdmaConnection::on_head(Connection&, const Arrival&) {
 }
 
 Status RdmaConnection::on_frame(Connection&, const Arrival& arrival, Bytes) {
-  if (has_peer_reply_) return data_loss(peer_ + ": a frame after the introduction");
+  if (has_peer_reply_) {
+    if (options_.renewal_limit_us == 0) return data_loss(peer_ + ": a frame after the introduction");
+    const Status status = on_renewal_message(arrival.head).with_context(peer_);
+    if (!status.is_ok()) broken_ = status;
+    return status;
+  }
   const auto other = decode_offer(arrival.head);
   if (!other) return other.status().with_context(peer_);
+  if (other->attempt != 0)
+    return data_loss(peer_ + ": an offer of queue pair " + std::to_string(other->attempt));
   BPS_RETURN_IF_ERROR(on_offer(*other).with_context(peer_));
   has_peer_reply_ = true;
   return Status::ok();

@@ -73,7 +73,7 @@ struct QueuePairOptions {
 // One RDMA write. Writes of a queue pair execute and complete in order. The peer gets a write's
 // immediate data after the bytes of all earlier writes are in place.
 struct Write {
-  uint64_t id = 0;
+  uint64_t id = 0;         // not 0
   Bytes data = {};         // may be empty
   uint32_t local_key = 0;  // key of `data`
   uint64_t to_address = 0;
@@ -86,7 +86,7 @@ struct Completion {
   enum class Kind { kWritten, kArrived };
   Kind kind = Kind::kWritten;  // valid only if ok()
   int status = 0;              // 0: success; else see QueuePair::describe
-  uint64_t id = 0;             // kWritten: this write and all before it are done
+  uint64_t id = 0;             // the write's: it and all before it are done; 0: of a receive request
   uint32_t immediate = 0;      // kArrived: immediate data
   bool ok() const { return status == 0; }
 };
@@ -111,7 +111,11 @@ class QueuePair {
   virtual Status arm() = 0;
   // Meaning of a Completion's status: "transport retry counter exceeded (12)".
   virtual std::string describe(int status) const = 0;
-  // Fails all outstanding operations, at this end and eventually at the peer. For tests.
+  // Whether the network, or the other end's queue pair, has failed, and not a request: between the
+  // same two cards another queue pair may work.
+  virtual bool is_path_failure(int status) const = 0;
+  // Fails all outstanding operations, at this end and eventually at the peer. What has arrived before
+  // completes first, and each receive request completes.
   virtual void fail() = 0;
 };
 

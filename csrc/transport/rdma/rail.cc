@@ -33,7 +33,7 @@ void Rail::read_events() {
     switch (nic_->next_event()) {
       case NicEvent::kNone: return;
       case NicEvent::kPortDown:
-        BPS_LOG(kWarning) << "RDMA: " << name << " is down: data in flight is retransmitted for some seconds";
+        BPS_LOG(kWarning) << "RDMA: " << name << " is down: what is in flight is sent again when it is up";
         break;
       case NicEvent::kPortUp: BPS_LOG(kWarning) << "RDMA: " << name << " is up again"; break;
       case NicEvent::kGone: return on_gone();

@@ -122,7 +122,9 @@ class RdmaTransport final : public Transport {
 
  private:
   rdma::ConnectionOptions connection_options() const {
-    return {.max_payload_bytes = options_.stream.max_payload_bytes, .spin_us = options_.spin_us};
+    return {.max_payload_bytes = options_.stream.max_payload_bytes,
+            .spin_us = options_.spin_us,
+            .renewal_limit_us = options_.renewal_limit_us};
   }
 
   const RdmaOptions options_;

@@ -16,6 +16,7 @@ struct RdmaOptions {
   TimeUs spin_us = 0;  // see rdma::ConnectionOptions
   // Time limit to establish that RDMA works between the two ends.
   TimeUs introduction_timeout_us = 10'000'000;
+  TimeUs renewal_limit_us = 0;  // see rdma::ConnectionOptions
 };
 
 // `nics`: those to use, in the order in which connections get them, or the reason for none. `tcp`:

@@ -12,7 +12,9 @@
 namespace byteps::transport::rdma {
 namespace {
 
-constexpr int kRetryExceeded = 12;  // IBV_WC_RETRY_EXC_ERR
+constexpr int kOperationFailed = 2;  // IBV_WC_LOC_QP_OP_ERR; Soft-RoCE's if there is no route
+constexpr int kFlushed = 5;          // IBV_WC_WR_FLUSH_ERR
+constexpr int kRetryExceeded = 12;   // IBV_WC_RETRY_EXC_ERR
 
 constexpr size_t kBatch = 32;      // number of requests built on the stack at a time
 constexpr uint8_t kHopLimit = 64;  // of RoCE v2's IP packets
@@ -276,6 +278,10 @@ std::string VerbsQueuePair::describe(int status) const {
       std::string(device_.verbs.wc_status_str(status)) + " (" + std::to_string(status) + ")";
   if (status != kRetryExceeded) return text;
   return text + ": the other machine, its card or the network between them does not answer";
+}
+
+bool VerbsQueuePair::is_path_failure(int status) const {
+  return status == kRetryExceeded || status == kFlushed || status == kOperationFailed;
 }
 
 void VerbsQueuePair::fail() {

@@ -38,6 +38,7 @@ class VerbsQueuePair final : public QueuePair {
   Result<size_t> poll(std::span<Completion> into) override;
   Status arm() override;
   std::string describe(int status) const override;
+  bool is_path_failure(int status) const override;
   void fail() override;
 
  private:

@@ -141,6 +141,10 @@ void FakeNic::fail_next_queue_pair(Status why) {
   thread_.run([&](fake::Wire&) { card_->queue_pair_failures.push_back(why); });
 }
 
+void FakeNic::fail_next_connect(Status why) {
+  thread_.run([&](fake::Wire&) { card_->connect_failures.push_back(why); });
+}
+
 void FakeNic::set_port(bool is_up) {
   thread_.run([&](fake::Wire&) {
     card_->is_up = is_up;

@@ -101,8 +101,9 @@ class FakeNic final : public Nic {
   // Makes one more registration fail.
   void fail_next_registration(Status why);
   void fail_next_queue_pair(Status why);
-  void set_port(bool is_up);  // raises an event; writes from and to the port wait while it is down
-  void be_gone();             // raises an event; queue pairs and new requests fail
+  void fail_next_connect(Status why);  // of a queue pair
+  void set_port(bool is_up);           // raises an event; writes from and to the port wait while it is down
+  void be_gone();                      // raises an event; queue pairs and new requests fail
 
  private:
   friend class FakeFabric;

@@ -28,6 +28,7 @@ class FakeQueuePair final : public QueuePair {
   Result<size_t> poll(std::span<Completion> into) override;
   Status arm() override;
   std::string describe(int status) const override;
+  bool is_path_failure(int status) const override { return status == kRetryExceeded || status == kFlushed; }
   void fail() override {
     thread_.run([&](Wire& wire) { wire.fail(*end_); });
   }
@@ -80,9 +81,18 @@ Status FakeQueuePair::connect(const QueuePairAddress& other) {
                             std::to_string(other.number) + ", " + std::to_string(other.packet_sequence) +
                             ", " + std::to_string(mtu_bytes));
   }
-  is_connected_ = true;
-  thread_.run([&](Wire&) { end_->other = other; });
-  return Status::ok();
+  Status status;
+  thread_.run([&](Wire&) {
+    auto& failures = end_->card->connect_failures;
+    if (failures.empty()) {
+      end_->other = other;
+    } else {
+      status = failures.front();
+      failures.pop_front();
+    }
+  });
+  is_connected_ = status.is_ok();
+  return status;
 }
 
 PostedWrite FakeQueuePair::take(const Write& write) const {

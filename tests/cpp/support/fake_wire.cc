@@ -285,9 +285,9 @@ void Wire::fail_front(End& end, int status) {
 
 void Wire::flush(End& end) {
   while (!end.writes.empty()) complete_front(end, kFlushed);
-  // Only the status of a failed completion is valid; kind and id are wrong on purpose.
+  // The kind of a failed completion is not valid; it is wrong on purpose.
   for (; end.arrivals > 0; --end.arrivals) {
-    end.completions->push({{.kind = Completion::Kind::kWritten, .status = kFlushed, .id = ~uint64_t{0}}, 0});
+    end.completions->push({{.kind = Completion::Kind::kWritten, .status = kFlushed, .id = 0}, 0});
   }
 }
 

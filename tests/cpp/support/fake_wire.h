@@ -96,6 +96,7 @@ struct Card {
   FakeNicStatistics statistics;
   std::deque<Status> registration_failures;
   std::deque<Status> queue_pair_failures;
+  std::deque<Status> connect_failures;
   bool is_up = true;
   bool is_gone = false;
 };

@@ -19,6 +19,8 @@ EndpointOffer some_offer() {
                          .mtu_bytes = 4096},
           .ring_address = 0x7f1234567000,
           .ring_key = 0xfedcba98,
+          .attempt = 0x10203040,
+          .arrivals = 0xa0b0c0d0,
           .card = "mlx5_0 port 1, ::ffff:10.0.0.2 (RoCE v2, index 1)"};
 }
 
@@ -58,6 +60,8 @@ TEST(RdmaBootstrapTest, AnOfferArrivesAsItWasMade) {
     EXPECT_EQ(decoded->queue_pair.mtu_bytes, mtu_bytes);
     EXPECT_EQ(decoded->ring_address, offer.ring_address);
     EXPECT_EQ(decoded->ring_key, offer.ring_key);
+    EXPECT_EQ(decoded->attempt, offer.attempt);
+    EXPECT_EQ(decoded->arrivals, offer.arrivals);
     EXPECT_EQ(decoded->card, offer.card);
   }
 }
@@ -67,6 +71,18 @@ TEST(RdmaBootstrapTest, ARefusalBringsItsReason) {
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(refused.status().message().find("no room at mlx5_0"), std::string::npos) << refused.status();
   EXPECT_LE(encode_refusal(unavailable(std::string(5000, 'x'))).size(), kMaxOfferBytes);
+}
+
+TEST(RdmaBootstrapTest, ARenewalRequestIsNothingElse) {
+  const std::string request = encode_renewal_request(0x01020304);
+  EXPECT_EQ(decode_renewal_request(as_bytes(request)), 0x01020304u);
+  EXPECT_EQ(decode_offer(as_bytes(request)).status().code(), StatusCode::kDataLoss);
+  EXPECT_FALSE(decode_renewal_request(as_bytes(encode_offer(some_offer()))));
+  EXPECT_FALSE(decode_renewal_request(as_bytes(encode_refusal(unavailable("1234")))));
+  for (size_t size = 0; size < request.size(); ++size) {
+    EXPECT_FALSE(decode_renewal_request(as_bytes(request).first(size))) << size;
+  }
+  EXPECT_FALSE(decode_renewal_request(as_bytes(request + "x")));
 }
 
 TEST(RdmaBootstrapTest, EveryChangedByteIsRefusedOrStaysWithinTheLimits) {
@@ -100,7 +116,7 @@ TEST(RdmaBootstrapTest, NoiseIsRefusedOrStaysWithinTheLimits) {
     std::string text(random() % (kMaxOfferBytes + 1), '\0');
     for (char& c : text) c = static_cast<char>(random());
     if (text.size() >= 2 && random() % 4 != 0) {
-      text[0] = 1;
+      text[0] = 2;
       text[1] = static_cast<char>(1 + random() % 2);
     }
     expect_sound(decode_offer(as_bytes(text)));

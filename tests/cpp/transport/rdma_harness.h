@@ -25,6 +25,7 @@ struct Process {
   TimeUs introduction_timeout_us = 10'000'000;
   // Of the TCP connections that the network resets; 0: they are not made anew.
   TimeUs resume_limit_us = 0;
+  TimeUs renewal_limit_us = 0;  // 0: queue pairs that fail are not replaced
 };
 
 class RdmaTest : public testing::Test {
@@ -62,7 +63,8 @@ class RdmaTest : public testing::Test {
     }
     transports_[side] = make_rdma_transport({.stream = {.credentials = test_credentials()},
                                              .spin_us = process.spin_us,
-                                             .introduction_timeout_us = process.introduction_timeout_us},
+                                             .introduction_timeout_us = process.introduction_timeout_us,
+                                             .renewal_limit_us = process.renewal_limit_us},
                                             std::move(nics), make_tcp(side, process.resume_limit_us));
   }
   static std::unique_ptr<Transport> make_tcp(int side, TimeUs resume_limit_us) {
@@ -104,8 +106,12 @@ class RdmaTest : public testing::Test {
   bool no_queue_pair_is_left(int side) {
     return eventually([&] { return card(side).statistics().live_queue_pairs == 0; });
   }
+  // Does nothing if the end has none now.
   void break_queue_pair(int side) {
-    run_on(loop(side), [&] { dynamic_cast<RdmaConnection&>(end(side)).queue_pair()->fail(); });
+    run_on(loop(side), [&] {
+      QueuePair* const pair = dynamic_cast<RdmaConnection&>(end(side)).queue_pair();
+      if (pair != nullptr) pair->fail();
+    });
   }
 
   uint64_t expected_mistakes_ = 0;

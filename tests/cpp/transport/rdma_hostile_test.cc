@@ -15,8 +15,7 @@ class RawPeer {
       : loop_(loop), nic_(fabric.make_nic()), memory_(kInboxAt + 2 * kReceiveBufferBytes) {
     channel_ = std::move(*nic_->make_channel());
     region_ = std::move(*nic_->register_memory(memory_, Access::kRemoteWrite));
-    pair_ = std::move(*nic_->make_queue_pair(*channel_, this, {.max_writes = 256, .max_arrivals = 4096}));
-    BPS_CHECK(pair_->post_arrivals(4096).is_ok());
+    make_queue_pair();
   }
   ~RawPeer() { hang_up(); }
   void hang_up() {
@@ -34,19 +33,24 @@ class RawPeer {
     auto connected = connect_and_wait(*transport, loop_, address, soon_us());
     ASSERT_TRUE(connected.is_ok()) << connected.status();
     tcp_ = std::move(*connected);
-    const EndpointOffer mine{.is_ethernet = true,
-                             .queue_pair = pair_->address(),
-                             .ring_address = reinterpret_cast<uint64_t>(memory_.data() + kInboxAt),
-                             .ring_key = key(),
-                             .card = "raw"};
-    run_on(loop_, [&] {
-      tcp_->start(&recorder_);
-      tcp_->send(as_bytes(encode_offer(mine)), {}, {});
-    });
-    ASSERT_TRUE(recorder_.wait_for_frames(1));
-    other_ = *decode_offer(as_bytes(recorder_.seen.get().frames[0].head));
-    ASSERT_TRUE(pair_->connect(other_.queue_pair).is_ok());
-    write_immediate(kConsumedFlag);
+    run_on(loop_, [&] { tcp_->start(&recorder_); });
+    introduce(0, 0);
+  }
+  // Replaces the queue pair.
+  void meet_again(uint32_t attempt, uint32_t arrivals) {
+    pair_.reset();
+    make_queue_pair();
+    introduce(attempt, arrivals);
+  }
+  void tell(const std::string& message) {
+    run_on(loop_, [&] { tcp_->send(as_bytes(message), {}, {}); });
+  }
+  EndpointOffer offer() const {
+    return {.is_ethernet = true,
+            .queue_pair = pair_->address(),
+            .ring_address = reinterpret_cast<uint64_t>(memory_.data() + kInboxAt),
+            .ring_key = key(),
+            .card = "raw"};
   }
   // Writes to the next position in the ring, if there is room.
   void write(const Record& record, std::string_view head = {}, std::string_view payload = {}) {
@@ -74,6 +78,21 @@ class RawPeer {
 
  private:
   static constexpr size_t kInboxAt = kRingBytes;
+  void make_queue_pair() {
+    pair_ = std::move(*nic_->make_queue_pair(*channel_, this, {.max_writes = 256, .max_arrivals = 4096}));
+    BPS_CHECK(pair_->post_arrivals(4096).is_ok());
+  }
+  void introduce(uint32_t attempt, uint32_t arrivals) {
+    EndpointOffer mine = offer();
+    mine.attempt = attempt;
+    mine.arrivals = arrivals;
+    const size_t answers = recorder_.seen.get().frames.size();
+    tell(encode_offer(mine));
+    ASSERT_TRUE(recorder_.wait_for_frames(answers + 1));
+    other_ = *decode_offer(as_bytes(recorder_.seen.get().frames[answers].head));
+    ASSERT_TRUE(pair_->connect(other_.queue_pair).is_ok());
+    write_immediate(kConsumedFlag);
+  }
   void post(const Write& write) { BPS_CHECK(pair_->post({&write, 1}).is_ok()); }
 
   EventLoop& loop_;
@@ -120,6 +139,8 @@ class RdmaHostileTest : public RdmaTest {
     EXPECT_TRUE(mentions(why, "127.0.0.1")) << why;
     EXPECT_TRUE(no_queue_pair_is_left(kB));
   }
+
+  void set_up_to_renew() { set_up({}, {.renewal_limit_us = 20'000'000}); }
 
   bool answers_ = false;
   const std::string text_ = pattern(9'000, 1);
@@ -275,6 +296,30 @@ TEST_F(RdmaHostileTest, ChangedBytesCloseOrMeanSomethingHarmless) {
   sent_.all();
   expected_mistakes_ = fabric_.statistics().mistakes();  // writes to invalid addresses of the peer
   ASSERT_NO_FATAL_FAILURE(connect());
+}
+
+TEST_F(RdmaHostileTest, MessagesOfARenewalThatMakeNoSenseNow) {
+  set_up_to_renew();
+  meet();
+  for (const std::string& message : {encode_renewal_request(0), encode_renewal_request(1),
+                                     encode_offer(peer_->offer()), std::string("?")}) {
+    meet();
+    peer_->tell(message);
+    expect_data_loss();
+  }
+}
+
+TEST_F(RdmaHostileTest, OnlyWhatWasSentMayHaveBeenReceived) {
+  set_up_to_renew();
+  for (const uint32_t arrivals : {2u, ~0u}) {
+    meet();
+    peer_->meet_again(1, arrivals);  // one message, the introduction, was sent
+    expect_data_loss();
+  }
+  meet();
+  peer_->meet_again(1, 1);
+  peer_->write({.type = RecordType::kFrame});
+  EXPECT_TRUE(recorder_->wait_for_frames(1));
 }
 
 }  // namespace
