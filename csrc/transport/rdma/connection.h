@@ -157,7 +157,9 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool awaits_offer_ = false;           // connecting end: the answer to its own
   Status broken_;                       // why the last queue pair has failed; ok: there is a path
   TimeUs broken_since_us_ = 0;
-  TimeUs in_vain_since_us_ = 0;  // 0: a write has completed since the last failure
+  // The first failure since a write has completed, or nothing was to be written; 0: none. The limit
+  // counts from it, so that queue pairs on which no write succeeds are not replaced for ever.
+  TimeUs in_vain_since_us_ = 0;
   EventLoop::TimerId renewal_limit_ = 0;
   EventLoop::TimerId next_attempt_ = 0;
   // State of polling without sleeping.

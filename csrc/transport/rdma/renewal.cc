@@ -26,8 +26,7 @@ void RdmaConnection::break_off(const Status& why) {
   if (broken_.is_ok()) {
     broken_ = why;
     broken_since_us_ = now_us();
-    // Counts from an earlier failure if nothing has been written since: the next one would be in vain.
-    if (in_vain_since_us_ == 0 || sender_->all_written()) in_vain_since_us_ = broken_since_us_;
+    if (in_vain_since_us_ == 0) in_vain_since_us_ = broken_since_us_;
     BPS_LOG(kInfo) << why.message() << ": the queue pair is replaced";
     renewal_limit_ = loop_.run_at(in_vain_since_us_ + options_.renewal_limit_us, [this] { end(broken_); });
   }
@@ -139,6 +138,7 @@ Status RdmaConnection::on_path_renewed() {
   BPS_LOG(kWarning) << broken_.message() << "; connected again after " << (now_us() - broken_since_us_) / 1000
                     << " ms, nothing is lost";
   broken_ = Status::ok();
+  if (sender_->all_written()) in_vain_since_us_ = 0;
   return Status::ok();
 }
 

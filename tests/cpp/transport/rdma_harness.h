@@ -84,6 +84,15 @@ class RdmaTest : public testing::Test {
     ASSERT_TRUE(ends_[kB]);
   }
 
+  // Another connection in place of the first one, with empty records.
+  void connect_another() {
+    for (const int side : {kA, kB}) {
+      destroy(side);
+      recorders_[side].seen.update([](Seen& seen) { seen = {}; });
+    }
+    connect();
+  }
+
   EventLoop& loop(int side) { return *loops_[side]; }
   Connection& end(int side) { return *ends_[side]; }
   FakeNic& card(int side, size_t index = 0) { return *cards_[side].at(index); }
