@@ -35,6 +35,8 @@ Status ControlChannel::on_frame(Connection&, const Arrival& arrival, Bytes paylo
   return events_.on_control(*this, *message);
 }
 
+void ControlChannel::on_interrupted(Connection&) { events_.on_channel_interrupted(*this); }
+
 void ControlChannel::on_closed(Connection&, const Status& why) { events_.on_channel_closed(*this, why); }
 
 }  // namespace byteps::cluster

@@ -18,6 +18,8 @@ class ControlEvents {
   virtual ~ControlEvents() = default;
   // An error closes the channel; on_channel_closed follows with that error.
   virtual Status on_control(ControlChannel& channel, const protocol::Control& message) = 0;
+  // The network has reset the connection (ControlChannel::is_interrupted).
+  virtual void on_channel_interrupted(ControlChannel& channel) { static_cast<void>(channel); }
   // Called once, unless this side has called close().
   virtual void on_channel_closed(ControlChannel& channel, const Status& why) = 0;
 };
@@ -34,12 +36,15 @@ class ControlChannel final : public transport::Receiver {
   void send(const protocol::ControlHead& head, std::shared_ptr<const std::vector<std::byte>> payload);
   void close() { connection_->close(); }
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
+  // As Connection::is_interrupted.
+  bool is_interrupted() const { return connection_->is_interrupted(); }
   const std::string& peer() const { return connection_->peer(); }
 
   Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
                                            const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
+  void on_interrupted(transport::Connection& connection) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
 
  private:

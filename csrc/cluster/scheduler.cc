@@ -24,10 +24,17 @@ constexpr PeerId kFirstPeerOfSuccessor = PeerId{1} << 32;
 // is closed.
 constexpr TimeUs kFlushUs = 1'000'000;
 
+// A machine that refuses connections to a node's service for so long no longer has the node.
+constexpr TimeUs kRefusalsUs = 1'000'000;
+// Between two tries of a service whose node has not connected again yet.
+constexpr TimeUs kCheckPauseUs = 1'000'000;
+
 }  // namespace
 
-Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone)
+Scheduler::Scheduler(transport::EventLoop& loop, transport::Transport& tcp,
+                     protocol::SchedulerOptions options, bool is_alone)
     : loop_(loop),
+      tcp_(tcp),
       is_alone_(is_alone),
       state_(options, loop_.now_us()),
       timer_(
@@ -36,8 +43,10 @@ Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions opti
   if (options.has_standby) replication_.emplace(protocol::SchedulerOrigin{options, loop_.now_us()});
 }
 
-Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerReplica replica)
+Scheduler::Scheduler(transport::EventLoop& loop, transport::Transport& tcp,
+                     protocol::SchedulerReplica replica)
     : loop_(loop),
+      tcp_(tcp),
       is_alone_(false),
       clock_offset_us_(replica.clock_offset_us()),
       state_(std::move(replica.state())),
@@ -164,6 +173,34 @@ Status Scheduler::on_rejoin(ControlChannel& channel, const protocol::Rejoin& rej
   channel.send(protocol::Resumed{session.received});
   for (const protocol::Control& message : session.sent.unconfirmed()) channel.send(message);
   return Status::ok();
+}
+
+// The kernel resets the connections of a process that is killed before it has read everything, so a
+// reset may be a death.
+void Scheduler::on_channel_interrupted(ControlChannel& channel) { check_process(ids_.at(&channel)); }
+
+void Scheduler::check_process(PeerId peer) {
+  const auto address = transport::parse_address(state_.service_of(peer));
+  if (!address) return;  // not a node yet
+  const transport::ConnectLimits limits(loop_.now_us() + state_.timeout_us(), kRefusalsUs);
+  tcp_.connect(loop_, *address, limits, [this, peer, alive = std::weak_ptr(alive_)](const auto& connection) {
+    if (alive.expired() || !is_interrupted(peer)) return;
+    if (connection) {
+      loop_.run_at(loop_.now_us() + kCheckPauseUs, [this, peer, still_alive = std::weak_ptr(alive_)] {
+        if (!still_alive.expired() && is_interrupted(peer)) check_process(peer);
+      });
+      return;
+    }
+    ControlChannel& channel = *peers_.at(peer);
+    channel.close();
+    on_channel_closed(
+        channel, unavailable(channel.peer() + ": its process has ended: " + connection.status().message()));
+  });
+}
+
+bool Scheduler::is_interrupted(PeerId peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && found->second->is_interrupted();
 }
 
 void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {

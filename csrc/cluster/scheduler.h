@@ -20,10 +20,13 @@ namespace byteps::cluster {
 // Destroyed on a thread other than the loop's. Everything else happens on the loop.
 class Scheduler final : public ControlEvents {
  public:
-  // `is_alone`: this process has no node, so the scheduler logs what it waits for.
-  Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone = false);
+  // `tcp`: to try whether the processes of nodes are still there; must outlive this. Its connections
+  // end when the network resets them. `is_alone`: this process has no node, so the scheduler logs what
+  // it waits for.
+  Scheduler(transport::EventLoop& loop, transport::Transport& tcp, protocol::SchedulerOptions options,
+            bool is_alone = false);
   // Takes the place of the scheduler that `replica` repeats; the nodes come by accept(). Loop thread.
-  Scheduler(transport::EventLoop& loop, protocol::SchedulerReplica replica);
+  Scheduler(transport::EventLoop& loop, transport::Transport& tcp, protocol::SchedulerReplica replica);
   ~Scheduler() override;
 
   // Loop thread. A connection that somebody else's listener has accepted.
@@ -51,6 +54,7 @@ class Scheduler final : public ControlEvents {
   void give_up(const Status& why);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
+  void on_channel_interrupted(ControlChannel& channel) override;
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
 
  private:
@@ -63,6 +67,9 @@ class Scheduler final : public ControlEvents {
   void handle(const protocol::SchedulerEvent& event);
   // A node of the scheduler whose place this one has taken.
   Status on_rejoin(ControlChannel& channel, const protocol::Rejoin& rejoin);
+  // The node connects again if its process is there; else it is lost. Tries its service to find out.
+  void check_process(protocol::PeerId peer);
+  bool is_interrupted(protocol::PeerId peer) const;
   void send_to(protocol::PeerId peer, const protocol::Control& message);
   void apply(const protocol::SchedulerActions& actions);
   void apply(const protocol::SendRoster& send);
@@ -72,6 +79,7 @@ class Scheduler final : public ControlEvents {
   void finish_shutdown();
 
   transport::EventLoop& loop_;
+  transport::Transport& tcp_;
   const bool is_alone_;
   TimeUs clock_offset_us_ = 0;  // of the times of state_
   protocol::SchedulerState state_;
@@ -91,6 +99,7 @@ class Scheduler final : public ControlEvents {
   // The job has ended or shutdown() was called, and all connections are closed or the grace period
   // has expired.
   Milestone ended_;
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
 
 }  // namespace byteps::cluster

@@ -5,7 +5,8 @@
 namespace byteps::cluster {
 
 Result<transport::Address> Standby::listen(const std::string& ip) {
-  auto listener = tcp_.listen(loop_, {ip, 0}, [this](auto connection) { accept(std::move(connection)); });
+  auto listener =
+      control_tcp_.listen(loop_, {ip, 0}, [this](auto connection) { accept(std::move(connection)); });
   if (!listener) return listener.status();
   listener_ = std::move(*listener);
   return listener_->address();
@@ -24,11 +25,11 @@ Status Standby::on_replicate(const protocol::Replicate& message) {
 
 void Standby::take_over() {
   if (scheduler_ || !replica_.is_ready()) return;
-  scheduler_ = std::make_unique<Scheduler>(loop_, std::move(replica_));
+  scheduler_ = std::make_unique<Scheduler>(loop_, tcp_, std::move(replica_));
   for (auto& connection : std::exchange(waiting_, {})) scheduler_->accept(std::move(connection));
-  relocation_ =
-      std::make_unique<Relocation>(loop_, tcp_, scheduler_addresses_, listener_->address().to_string(),
-                                   scheduler_->timeout_us() / protocol::kHeartbeatsPerTimeout);
+  relocation_ = std::make_unique<Relocation>(loop_, control_tcp_, scheduler_addresses_,
+                                             listener_->address().to_string(),
+                                             scheduler_->timeout_us() / protocol::kHeartbeatsPerTimeout);
 }
 
 void Standby::leave(UniqueFunction<void()> done) {

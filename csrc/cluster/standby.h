@@ -18,9 +18,11 @@ namespace byteps::cluster {
 // the loop.
 class Standby {
  public:
-  // `scheduler`: where the scheduler is, and may be started again.
-  Standby(transport::EventLoop& loop, transport::Transport& tcp, std::vector<transport::Address> scheduler)
-      : loop_(loop), tcp_(tcp), scheduler_addresses_(std::move(scheduler)) {}
+  // `control_tcp`: for the connections of a scheduler. `tcp`: as Scheduler's. `scheduler`: where the
+  // scheduler is, and may be started again.
+  Standby(transport::EventLoop& loop, transport::Transport& control_tcp, transport::Transport& tcp,
+          std::vector<transport::Address> scheduler)
+      : loop_(loop), control_tcp_(control_tcp), tcp_(tcp), scheduler_addresses_(std::move(scheduler)) {}
 
   // Listens for the nodes, which come when the scheduler is lost. Their connections wait until
   // take_over().
@@ -43,6 +45,7 @@ class Standby {
   void accept(std::unique_ptr<transport::Connection> connection);
 
   transport::EventLoop& loop_;
+  transport::Transport& control_tcp_;
   transport::Transport& tcp_;
   const std::vector<transport::Address> scheduler_addresses_;
   std::unique_ptr<transport::Listener> listener_;

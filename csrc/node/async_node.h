@@ -195,7 +195,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   std::string ip_;  // address at which others reach this node
   Metrics metrics_;
   std::shared_ptr<transport::SharedPool> shared_pool_;  // null: none
-  std::unique_ptr<transport::Transport> tcp_;           // measures network cards
+  std::unique_ptr<transport::Transport> tcp_;           // measures network cards, and tries services
   std::unique_ptr<transport::Transport> control_tcp_;   // of the connections to the scheduler
   std::unique_ptr<Routes> routes_;
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;

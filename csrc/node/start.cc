@@ -94,7 +94,7 @@ Status AsyncNode::start_scheduler() {
   auto placement = protocol::placement_policy_from(config_.placement);
   if (!placement) return placement.status();
   scheduler_ = std::make_unique<cluster::Scheduler>(
-      *control_loop_,
+      *control_loop_, *tcp_,
       protocol::SchedulerOptions{.num_workers = static_cast<uint32_t>(config_.num_workers),
                                  .num_servers = static_cast<uint32_t>(config_.num_servers),
                                  .start_timeout_us = seconds_to_us(config_.start_timeout_s),
@@ -222,7 +222,8 @@ void AsyncNode::offer_standby() {
     for (const transport::Address& host : scheduler_hosts_)
       scheduler.push_back({host.ip, static_cast<uint16_t>(port)});
   }
-  auto standby = std::make_unique<cluster::Standby>(*control_loop_, *control_tcp_, std::move(scheduler));
+  auto standby =
+      std::make_unique<cluster::Standby>(*control_loop_, *control_tcp_, *tcp_, std::move(scheduler));
   const Result<transport::Address> address = standby->listen(ip_);
   if (address) standby_ = std::move(standby);
   if (!address) BPS_LOG(kWarning) << address.status().with_context("no standby of the scheduler").message();

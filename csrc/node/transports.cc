@@ -46,10 +46,10 @@ OpenTransport open_shm(const NodeConfig& config, std::shared_ptr<transport::Shar
           .transport = open()};
 }
 
-std::unique_ptr<transport::Transport> make_resuming_tcp(const NodeConfig& config, TimeUs limit_us) {
+std::unique_ptr<transport::Transport> make_resuming_tcp(const NodeConfig& config) {
   std::random_device random;
   return transport::make_resuming_transport(
-      make_tcp(config), {.nonce = uint64_t{random()} << 32 | random(), .limit_us = limit_us});
+      make_tcp(config), {.nonce = uint64_t{random()} << 32 | random(), .limit_us = resume_limit_us(config)});
 }
 
 OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
@@ -58,16 +58,12 @@ OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
           .reach = Reach::kBetweenMachines,
           .listen_ip = ip,
           .is_required = config.transport == "rdma",
-          .transport = ip.empty()
-                           ? Opened(unimplemented("not opened"))
-                           : make_rdma(config, ip, make_resuming_tcp(config, resume_limit_us(config)))};
+          .transport = ip.empty() ? Opened(unimplemented("not opened"))
+                                  : make_rdma(config, ip, make_resuming_tcp(config))};
 }
 
 OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
-  return {.name = "tcp",
-          .title = "TCP",
-          .listen_ip = ip,
-          .transport = make_resuming_tcp(config, resume_limit_us(config))};
+  return {.name = "tcp", .title = "TCP", .listen_ip = ip, .transport = make_resuming_tcp(config)};
 }
 
 }  // namespace
@@ -77,14 +73,10 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
 }
 
 std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) {
-  return make_resuming_tcp(config, control_resume_limit_us(config));
+  return make_resuming_tcp(config);
 }
 
-TimeUs resume_limit_us(const NodeConfig& config) { return seconds_to_us(config.timeout_s) / 4; }
-
-TimeUs control_resume_limit_us(const NodeConfig& config) {
-  return std::min(resume_limit_us(config), seconds_to_us(1));
-}
+TimeUs resume_limit_us(const NodeConfig& config) { return 3 * seconds_to_us(config.timeout_s) / 4; }
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
 Transports open_transports(const NodeConfig& config, const std::string& ip,

@@ -43,10 +43,9 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config);
 // That of the connections to the scheduler, which survive resets (transport/resume).
 std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config);
 
-// How long connections may be broken before they end: those between services and their children, and
-// those to the scheduler. The latter also tell that a process has died, which must not take long.
+// How long the end that connects tries to make a connection anew (transport/resume). The other end
+// waits 1.25 times as long, which is less than the time after which a silent node is lost.
 TimeUs resume_limit_us(const NodeConfig& config);
-TimeUs control_resume_limit_us(const NodeConfig& config);
 
 // The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
 // `shared_pool`: memory of shared memory's connections, or null.

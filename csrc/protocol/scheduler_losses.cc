@@ -72,6 +72,13 @@ std::optional<PeerId> SchedulerState::peer_of(uint32_t node) const {
   return members_[node].peer;
 }
 
+std::string SchedulerState::service_of(PeerId peer) const {
+  const auto found = member_of_peer_.find(peer);
+  if (found == member_of_peer_.end()) return "";
+  const auto addresses = members_[found->second].node.addresses("tcp");
+  return addresses.empty() ? "" : addresses.front();
+}
+
 std::vector<PeerId> SchedulerState::present() const {
   std::vector<PeerId> peers;
   for (const Member& member : members_) {

@@ -109,6 +109,8 @@ class SchedulerState {
   void take_over(TimeUs now);
   // The node's peer; nullopt: the node does not exist, is lost, or has closed the connection.
   std::optional<PeerId> peer_of(uint32_t node) const;
+  // TCP address of the first shard of the peer's service; empty: the peer is not a node.
+  std::string service_of(PeerId peer) const;
   // The peers of the nodes that have not left.
   std::vector<PeerId> present() const;
   // As the roster's. Precondition: the job has started.

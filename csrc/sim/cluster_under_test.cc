@@ -208,12 +208,10 @@ void ClusterUnderTest::start_leftover() {
 }
 
 void ClusterUnderTest::note_guilt(const Fault& fault, const char* what, bool survives) {
-  const bool is_short = fault.duration_us < scenario_.timeout_us / 2;
-  const bool can_be_short = fault.kind == FaultKind::kStopped || is_cut(fault.kind);
   for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
     if (!processes_[i]->job_started()) all_had_started_ = false;
   }
-  const bool is_harmless = (can_be_short && is_short) || (survives && all_had_started_);
+  const bool is_harmless = is_short(fault) || (survives && all_had_started_);
   if (!is_harmless) a_fault_matters_ = true;
   for (size_t i = 0; i < processes_.size(); ++i) {
     const uint32_t machine = scenario_.machines[i];
@@ -291,11 +289,18 @@ void ClusterUnderTest::strike(const Fault& fault) {
   });
 }
 
+// Whether a process or a path is away for less time than anybody minds.
+bool ClusterUnderTest::is_short(const Fault& fault) const {
+  const bool can_be_short = fault.kind == FaultKind::kStopped || is_cut(fault.kind);
+  return can_be_short && fault.duration_us < scenario_.timeout_us / 2;
+}
+
 // Whether a connection that is reset may not be made anew in time, because of another fault.
 bool ClusterUnderTest::may_delay(const Fault& reset) const {
   return std::ranges::any_of(scenario_.faults, [&](const Fault& other) {
     if (!is_cut(other.kind) && other.kind != FaultKind::kStopped) return false;
-    return other.at_end || reset.at_end || std::abs(other.at_us - reset.at_us) < scenario_.timeout_us / 2;
+    return !is_short(other) &&
+           (other.at_end || reset.at_end || std::abs(other.at_us - reset.at_us) < scenario_.timeout_us / 2);
   });
 }
 

@@ -71,6 +71,7 @@ class ClusterUnderTest {
   // `survives`: the job goes on if all have joined it.
   void note_guilt(const Fault& fault, const char* what, bool survives);
   void blame_hosts(const std::set<std::string>& addresses);
+  bool is_short(const Fault& fault) const;
   bool may_delay(const Fault& reset) const;
   void call_at(TimeUs at_us, UniqueFunction<void()> task) {
     world_.network.loop().schedule(at_us, std::move(task));

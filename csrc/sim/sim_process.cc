@@ -85,7 +85,7 @@ class SimProcess::Environment final : public node::Environment {
   std::unique_ptr<transport::Transport> make_control_tcp(const NodeConfig& config) override {
     return make_resuming(
         {.ip = process_.facts_.ip, .credentials = {config.secret, config.job_id, config.loopback_only}},
-        node::control_resume_limit_us(config));
+        node::resume_limit_us(config));
   }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<LoopCompletions>(*process_.program_, process_.was_killed_);

@@ -71,7 +71,8 @@ struct Attempt {
   const transport::Credentials credentials;
   const size_t arena_bytes;
   const bool is_resumed;
-  const TimeUs deadline_us;
+  const transport::ConnectLimits limits;
+  TimeUs refused_since_us;
   ConnectCallback on_done;
   std::weak_ptr<const int> transport;  // expired: the process is gone, and its loops with it
 };
@@ -99,6 +100,10 @@ void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt, bool
                       network.cut_since_us(attempt->to.ip, attempt->from.ip) != kNever;
   SimListener* const listener = is_cut ? nullptr : network.listener_at(attempt->to);
   const TimeUs now = network.time().now_us();
+  if (is_cut || listener != nullptr)
+    attempt->refused_since_us = kNever;
+  else if (attempt->refused_since_us == kNever)
+    attempt->refused_since_us = now;
   const TimeUs handshake_us = listener == nullptr || has_waited ? 0 : network.handshake_us();
   if (listener != nullptr && handshake_us == 0) {
     const Status verdict = listener->judge(attempt->credentials);
@@ -106,14 +111,16 @@ void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt, bool
     listener->refuse(attempt->from, verdict);
     return answer(*attempt, verdict.with_context(attempt->to.to_string()));
   }
-  if (now >= attempt->deadline_us) {
+  const TimeUs refused_until_us = later(attempt->refused_since_us, attempt->limits.refusals_us);
+  if (now >= std::min(attempt->limits.deadline_us, refused_until_us)) {
     return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": no answer in time"));
   }
   const TimeUs next_us = now + (handshake_us > 0 ? handshake_us : kRetryUs);
-  network.loop().schedule(std::min(next_us, attempt->deadline_us),
-                          [&network, attempt, is_over = handshake_us > 0 && next_us <= attempt->deadline_us] {
-                            try_once(network, attempt, is_over);
-                          });
+  network.loop().schedule(
+      std::min(next_us, attempt->limits.deadline_us),
+      [&network, attempt, is_over = handshake_us > 0 && next_us <= attempt->limits.deadline_us] {
+        try_once(network, attempt, is_over);
+      });
 }
 
 class SimTransport final : public transport::Transport {
@@ -130,7 +137,7 @@ class SimTransport final : public transport::Transport {
     BPS_RETURN_IF_ERROR(listener->bind(address));
     return Result<std::unique_ptr<transport::Listener>>(std::move(listener));
   }
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+  void connect(EventLoop& loop, const Address& address, transport::ConnectLimits limits,
                ConnectCallback on_done) override {
     const std::shared_ptr<Attempt> attempt(new Attempt{.loop = loop,
                                                        .from = {options_.ip, 0},
@@ -138,7 +145,8 @@ class SimTransport final : public transport::Transport {
                                                        .credentials = options_.credentials,
                                                        .arena_bytes = options_.arena_bytes,
                                                        .is_resumed = options_.is_resumed,
-                                                       .deadline_us = deadline_us,
+                                                       .limits = limits,
+                                                       .refused_since_us = kNever,
                                                        .on_done = std::move(on_done),
                                                        .transport = alive_});
     const std::lock_guard lock(network_.time().mutex());

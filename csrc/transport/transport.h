@@ -129,6 +129,9 @@ class Receiver {
   // The frame is complete. `payload`: the receive buffer, or Arrival::payload if in place; empty if
   // discarded. An error closes the connection.
   virtual Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) = 0;
+  // The network has reset the connection, and it is being made anew (transport/resume): see
+  // Connection::is_interrupted. on_closed follows if that fails.
+  virtual void on_interrupted(Connection& connection) { static_cast<void>(connection); }
   // Called once, unless this side called close() before; the last callback. `why`: ok after
   // close_when_sent(), kUnavailable for end-of-file or a socket error, kDataLoss for malformed
   // bytes. The connection may be destroyed only after this call has returned (EventLoop::post).
@@ -177,6 +180,8 @@ class Connection {
   // In on_closed: whether the network has ended the connection, and not the peer, as far as this
   // machine can tell.
   virtual bool was_reset() const { return false; }
+  // There is no way to the other end at present, and frames wait for one (Receiver::on_interrupted).
+  virtual bool is_interrupted() const { return false; }
 
   virtual EventLoop& loop() = 0;
   // "tcp 10.0.0.2:9000" or "inproc", for messages.
@@ -198,6 +203,16 @@ class Listener {
 using AcceptCallback = UniqueFunction<void(std::unique_ptr<Connection>)>;
 using ConnectCallback = UniqueFunction<void(Result<std::unique_ptr<Connection>>)>;
 
+// How long to try to connect.
+struct ConnectLimits {
+  ConnectLimits(TimeUs deadline_us, TimeUs refusals_us = kNever)
+      : deadline_us(deadline_us), refusals_us(refusals_us) {}
+  TimeUs deadline_us;
+  // The peer's machine is there and has refused all connections for this long: no process listens at
+  // the address.
+  TimeUs refusals_us;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -213,10 +228,11 @@ class Transport {
     static_cast<void>(loop), static_cast<void>(socket), static_cast<void>(on_accept);
     return unimplemented(std::string(name()) + ": cannot take over a socket");
   }
-  // Connects and authenticates on `loop`. Retries until `deadline_us` while the address refuses
-  // connections or the peer hangs up before its verdict (shm does not retry, as names are announced
-  // after listening). kUnavailable: no peer; kPermissionDenied: the peer has another secret or job.
-  virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+  // Connects and authenticates on `loop`. Retries within the limits while the address refuses
+  // connections, nobody answers, or the peer hangs up before its verdict (shm does not retry, as
+  // names are announced after listening). kUnavailable: no peer; kPermissionDenied: the peer has
+  // another secret or job.
+  virtual void connect(EventLoop& loop, const Address& address, ConnectLimits limits,
                        ConnectCallback on_done) = 0;
 };
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ import pytest
 from support.cluster import RAISED, Cluster, Member
 from support.hosts import Hosts
 from support.job import ROOT
+from support.lost_training import PROGRAM, end_of
+from support.resets import RESET_ALL, why_no_resets
 
 from benchmarks.lab import Impairments, Lab, why_impossible
 from benchmarks.lab.lab import INTERFACE
@@ -185,6 +189,33 @@ def test_a_host_that_is_cut_off(host: int, lab: Lab, tmp_path: Path) -> None:
                 check_raised(member, names_of(hosts.ranks_on(1), 1), since_s)
             for member in hosts.ranks_on(1):
                 check_raised(member, names_of(hosts.ranks_on(0), 0), since_s)
+
+
+@pytest.mark.parametrize("host", [1, 2], ids=["a rank", "the server"])
+def test_a_host_that_is_away_for_a_while_after_its_connections_were_reset(host: int, lab: Lab, tmp_path: Path) -> None:
+    """As a firewall or a virtual network that is started again: nothing is lost, also at the scheduler."""
+    why_not = why_no_resets()
+    if why_not is not None:
+        pytest.skip(why_not)
+    env = {"BYTEPS_TIMEOUT_S": str(3 * SILENCE_S), "BYTEPS_PLACEMENT": "ps"}
+    ends = []
+    for away in (False, True):
+        folder = tmp_path / str(away)
+        folder.mkdir()
+        with Hosts(folder, lab, 2, 1, 1, env) as hosts:
+            hosts.start_all("30", "0.05", program=PROGRAM)
+            for rank in (0, 1):
+                hosts[f"rank {rank}"].wait_for("step 2")
+            if away:
+                with cut_off(lab, host):
+                    for number in range(3):
+                        lab.run(number, RESET_ALL, stdout=subprocess.DEVNULL)
+                    time.sleep(1.5 * SILENCE_S)
+            ends.append(end_of(hosts, workers=2))
+            again = re.findall(r"connected again after (\d+) ms", hosts.describe())
+            assert not away or any(int(ms) > 1000 * SILENCE_S for ms in again), hosts.describe()
+    assert ends[0] == ends[1]
+    assert ends[0][1] == 0, "no server is lost"
 
 
 def test_a_server_that_is_cut_off(lab: Lab, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from support.cluster import Cluster
+from support.hosts import Hosts
 
 PROGRAM = Path(__file__).parents[1] / "integration" / "lost_servers_rank.py"
 
@@ -19,7 +20,7 @@ def stop_until_lost(cluster: Cluster, number: int) -> None:
     assert server.end() == 1, server.describe()
 
 
-def end_of(cluster: Cluster, *, workers: int = 3, deadline_s: float = 120) -> tuple[str, int]:
+def end_of(cluster: Cluster | Hosts, *, workers: int = 3, deadline_s: float = 120) -> tuple[str, int]:
     """Returns the digest, which is the same on all ranks, and how many servers rank 0 has lost."""
     found = []
     for rank in range(workers):

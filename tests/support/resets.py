@@ -7,7 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Collection
 
-__all__ = ["reset_one", "why_no_resets"]
+__all__ = ["RESET_ALL", "reset_one", "why_no_resets"]
+
+# The command that resets all established connections of the network namespace that it runs in.
+RESET_ALL = ("ss", "-KtnH", "state", "established")
 
 
 def why_no_resets() -> str | None:

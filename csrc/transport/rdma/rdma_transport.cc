@@ -117,7 +117,8 @@ class RdmaTransport final : public Transport {
   Status viable() const override { return viable_; }
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                            AcceptCallback on_accept) override;
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
+  void connect(EventLoop& loop, const Address& address, ConnectLimits limits,
+               ConnectCallback on_done) override;
   const Rails& rails() const { return *rails_; }
 
  private:
@@ -168,14 +169,14 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
       std::make_unique<RdmaListener>(std::move(*listener), std::move(held), std::move(accepted)));
 }
 
-void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+void RdmaTransport::connect(EventLoop& loop, const Address& address, ConnectLimits limits,
                             ConnectCallback on_done) {
   if (!viable_.is_ok()) {
     loop.post([on_done = std::move(on_done), why = viable_]() mutable { on_done(why); });
     return;
   }
   tcp_->connect(
-      loop, address, deadline_us,
+      loop, address, limits,
       [&loop, rails = rails_, options = connection_options(), timeout_us = options_.introduction_timeout_us,
        on_done = std::move(on_done)](Result<std::unique_ptr<Connection>> tcp) mutable {
         if (!tcp) return on_done(tcp.status());

@@ -12,6 +12,11 @@ using Kind = ResumeHead::Kind;
 namespace {
 
 constexpr size_t kMostEnded = 4096;
+// Whoever refuses connections for so long has ended. A firewall that has reset a connection may
+// refuse some, too, while it starts.
+constexpr TimeUs kRefusalsUs = 1'000'000;
+// Time for the first frame of a connection that has been accepted and is to be closed.
+constexpr TimeUs kFirstFrameUs = 1'000'000;
 
 }  // namespace
 
@@ -199,21 +204,36 @@ void ResumingConnection::on_carrier_closed(const Status& why, bool was_reset) {
   if (broken_.is_ok()) {
     broken_ = why.is_ok() ? unavailable(peer_ + ": reset") : why;
     broken_since_us_ = loop_.now_us();
-    // The connecting end knows sooner whether it is in vain.
-    const TimeUs limit_us = is_connecting_end() ? limit_us_ : limit_us_ + limit_us_ / 4;
-    limit_timer_ = loop_.run_at(broken_since_us_ + limit_us, [this] {
-      limit_timer_ = 0;
-      drop_carrier();
-      end(broken_);
-    });
+    limit_interruption();
+    if (receiver_ != nullptr) receiver_->on_interrupted(*this);
   }
-  if (is_connecting_end()) reconnect();
+  if (is_connecting_end() && !closed_) reconnect();
+}
+
+void ResumingConnection::limit_interruption() {
+  if (limit_timer_ != 0) loop_.cancel(limit_timer_);
+  // The connecting end knows sooner whether it is in vain.
+  TimeUs until_us = broken_since_us_ + (is_connecting_end() ? limit_us_ : limit_us_ + limit_us_ / 4);
+  if (closing_) {
+    const TimeUs stalled_us = later(broken_since_us_, closing_->stall_us);
+    until_us = std::min(until_us, std::max(closing_->deadline_us, stalled_us));
+  }
+  limit_timer_ = loop_.run_at(until_us, [this] {
+    limit_timer_ = 0;
+    give_up("not connected again within " + std::to_string((loop_.now_us() - broken_since_us_) / 1'000'000) +
+            " s");
+  });
+}
+
+void ResumingConnection::give_up(const std::string& why) {
+  end(closing_ ? Status::ok() : Status(broken_.code(), broken_.message() + "; " + why));
 }
 
 void ResumingConnection::reconnect() {
-  connector_(broken_since_us_ + limit_us_, [this, alive = std::weak_ptr(alive_)](auto connection) {
+  const ConnectLimits limits(broken_since_us_ + limit_us_, kRefusalsUs);
+  connector_(limits, [this, alive = std::weak_ptr(alive_)](auto connection) {
     if (alive.expired() || closed_) return;
-    if (!connection) return end(broken_);
+    if (!connection) return give_up(connection.status().message());
     use(std::make_unique<Carrier>(this, std::move(*connection)));
     carrier_->connection->start(carrier_.get());
     transmit({.kind = Kind::kOpen,
@@ -247,9 +267,11 @@ void ResumingConnection::close_when_sent(GracePeriod grace_period) {
   if (closed_ || closing_) return;
   closing_ = grace_period;
   if (is_ready_) return carrier_->connection->close_when_sent(grace_period);
-  if (is_connecting_end() || is_known_ || !carrier_) return;
+  if (is_interrupted()) return limit_interruption();
+  if (!carrier_) return;
   // Its first frame may be on its way, and say that it goes on with a connection that was reset.
-  limit_timer_ = loop_.run_at(std::min(loop_.now_us() + limit_us_, grace_period.deadline_us), [this] {
+  const TimeUs until_us = std::min(loop_.now_us() + kFirstFrameUs, grace_period.deadline_us);
+  limit_timer_ = loop_.run_at(until_us, [this] {
     limit_timer_ = 0;
     if (carrier_) carrier_->connection->close_when_sent(*closing_);
   });

@@ -28,7 +28,7 @@ struct SessionTable {
 class ResumingConnection final : public Connection {
  public:
   // How the connecting end gets another carrier; called on the loop.
-  using Connector = UniqueFunction<void(TimeUs deadline_us, ConnectCallback on_done)>;
+  using Connector = UniqueFunction<void(ConnectLimits limits, ConnectCallback on_done)>;
 
   // The connecting end.
   ResumingConnection(std::unique_ptr<Connection> carrier, SessionId session, Connector connector,
@@ -47,6 +47,7 @@ class ResumingConnection final : public Connection {
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;
   EventLoop& loop() override { return loop_; }
+  bool is_interrupted() const override { return !broken_.is_ok() && !closed_; }
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return is_local_; }
 
@@ -78,7 +79,10 @@ class ResumingConnection final : public Connection {
   Status on_frame(const Arrival& arrival, Bytes payload);
   Status on_open(const ResumeHead& open);
   void on_carrier_closed(const Status& why, bool was_reset);
+  void limit_interruption();
   void reconnect();
+  // Ends an interruption that no carrier has ended.
+  void give_up(const std::string& why);
   void use(std::unique_ptr<Carrier> carrier);
   // The other end has received so many frames, modulo 2^32, of all that were sent.
   Status confirm(uint32_t received);
@@ -105,9 +109,9 @@ class ResumingConnection final : public Connection {
   bool is_known_ = false;  // accepting end: in the table
   bool is_ready_ = false;  // the other end takes frames from this carrier
   bool closed_ = false;
-  bool has_failed_ = false;  // frames have been given up
-  Status broken_;            // why the last carrier has ended
-  EventLoop::TimerId limit_timer_ = 0;
+  bool has_failed_ = false;             // frames have been given up
+  Status broken_;                       // why the last carrier has ended
+  EventLoop::TimerId limit_timer_ = 0;  // of an interruption, or of a connection that closes unopened
   TimeUs broken_since_us_ = 0;
 
   uint64_t received_ = 0;

@@ -26,13 +26,13 @@ class ResumingTransport final : public Transport {
     return carrier_->listen_on(loop, std::move(socket), resuming(std::move(on_accept)));
   }
 
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+  void connect(EventLoop& loop, const Address& address, ConnectLimits limits,
                ConnectCallback on_done) override {
-    const auto connector = [this, &loop, address](TimeUs until_us, ConnectCallback on_connected) {
-      carrier_->connect(loop, address, until_us, std::move(on_connected));
+    const auto connector = [this, &loop, address](ConnectLimits again, ConnectCallback on_connected) {
+      carrier_->connect(loop, address, again, std::move(on_connected));
     };
     carrier_->connect(
-        loop, address, deadline_us,
+        loop, address, limits,
         [this, connector, on_done = std::move(on_done)](Result<std::unique_ptr<Connection>> carrier) mutable {
           if (!carrier) return on_done(std::move(carrier));
           const SessionId session{options_.nonce, ++last_session_};

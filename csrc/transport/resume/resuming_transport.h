@@ -7,7 +7,8 @@
 //
 // Only a reset is survived (Connection::was_reset): an end of file comes from the peer itself, and a
 // silent network ends a connection after Connection::limit_silence. If no connection comes about
-// within the limit, the connection ends with the cause of the reset.
+// within the limit, or the other end's machine says for a second that nobody listens there any more,
+// the connection ends with the cause of the reset.
 //
 // Wire format: docs/wire-format.md, "Connections that are made anew".
 #pragma once
@@ -22,7 +23,7 @@ namespace byteps::transport {
 struct ResumeOptions {
   // Random: distinguishes the connections of this process from those of others.
   uint64_t nonce = 0;
-  TimeUs limit_us = 0;
+  TimeUs limit_us = 0;  // of the connecting end; the accepting end waits 1.25 times as long
 };
 
 // `carrier` is a transport without leases whose heads may have kMaxHeadBytes. Both ends of a

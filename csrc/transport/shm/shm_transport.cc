@@ -104,12 +104,12 @@ class ShmTransport final : public Transport {
     if (!fd) return fd.status().with_context("shm");
     return listen_on_stream(loop, kind_, std::move(*fd), name, std::move(on_accept));
   }
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+  void connect(EventLoop& loop, const Address& address, ConnectLimits limits,
                ConnectCallback on_done) override {
-    loop.post([&loop, kind = kind_, address, deadline_us, on_done = std::move(on_done),
+    loop.post([&loop, kind = kind_, address, limits, on_done = std::move(on_done),
                allowed = check_kind(address)]() mutable {
       if (!allowed.is_ok()) return on_done(allowed);
-      connect_stream(loop, std::move(kind), address, deadline_us, std::move(on_done));
+      connect_stream(loop, std::move(kind), address, limits, std::move(on_done));
     });
   }
 

@@ -18,6 +18,9 @@ constexpr TimeUs kFirstPauseUs = 5'000;
 constexpr TimeUs kLongestPauseUs = 500'000;
 // Pause after the peer hung up during the handshake: it exists, but may have too many callers.
 constexpr TimeUs kHungUpPauseUs = 50'000;
+// An attempt without an answer for so long begins anew: the kernel's own tries become ever rarer, so
+// that a network that has been away for a while is found long after it is back.
+constexpr TimeUs kNoAnswerUs = 2'000'000;
 
 // Errors that a retry does not cure. Any other may mean that the peer or the network is not up yet.
 bool is_permanent(int error_number) {
@@ -34,18 +37,20 @@ bool is_gone(const Address& address, int error_number) {
 }  // namespace
 
 void Connector::start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-                      TimeUs deadline_us, ConnectCallback on_done) {
-  std::shared_ptr<Connector> self(new Connector(loop, std::move(kind), address, std::move(on_done)));
-  self->deadline_ = loop.run_at(deadline_us, [self] { self->on_deadline(); });
+                      ConnectLimits limits, ConnectCallback on_done) {
+  std::shared_ptr<Connector> self(
+      new Connector(loop, std::move(kind), address, limits.refusals_us, std::move(on_done)));
+  self->deadline_ = loop.run_at(limits.deadline_us, [self] { self->give_up(); });
   self->attempt();
 }
 
 Connector::Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-                     ConnectCallback on_done)
+                     TimeUs refusals_us, ConnectCallback on_done)
     : loop_(EpollLoop::from(loop)),
       kind_(std::move(kind)),
       address_(address),
       started_us_(now_us()),
+      refusals_us_(refusals_us),
       on_done_(std::move(on_done)),
       pause_us_(kFirstPauseUs) {}
 
@@ -66,12 +71,15 @@ Status Connector::begin_connect() {
   // An interrupted connect() goes on in the background, too.
   if (::connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     const int error = errno;
-    const Status status = from_errno("connect", error);
     hopeless_ = is_gone(address_, error);
-    return is_permanent(error) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
+    return from_connect(error);
   }
   BPS_RETURN_IF_ERROR(loop_.watch(fd->get(), EPOLLOUT, this));
   fd_ = std::move(*fd);
+  no_answer_ = loop_.run_at(now_us() + kNoAnswerUs, [this] {
+    refused_since_us_ = kNever;
+    fail(unavailable("connect: no answer"));
+  });
   return Status::ok();
 }
 
@@ -87,13 +95,20 @@ void Connector::on_ready(uint32_t) {
   finish(kind_->make_connection(loop_, std::move(fd_), address_, Side::kConnecting, std::move(passed_fd_)));
 }
 
+Status Connector::from_connect(int error) {
+  if (error != ECONNREFUSED)
+    refused_since_us_ = kNever;
+  else if (refused_since_us_ == kNever)
+    refused_since_us_ = now_us();
+  const Status status = error == 0 ? Status::ok() : from_errno("connect", error);
+  return is_permanent(error) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
+}
+
 Status Connector::on_connected() {
-  if (const int error = take_socket_error(fd_.get()); error != 0) {
-    const Status status = from_errno("connect", error);
-    return is_permanent(error) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
-  }
+  loop_.cancel(std::exchange(no_answer_, 0));
+  BPS_RETURN_IF_ERROR(from_connect(take_socket_error(fd_.get())));
   // TCP connects a socket to itself if the kernel happens to assign the port that it calls.
-  if (local_address(fd_.get()) == peer_address(fd_.get())) return from_errno("connect", ECONNREFUSED);
+  if (local_address(fd_.get()) == peer_address(fd_.get())) return from_connect(ECONNREFUSED);
   BPS_RETURN_IF_ERROR(kind_->admit(fd_.get()));
   auto passed_fd = kind_->make_passed_fd();
   if (!passed_fd) return passed_fd.status();
@@ -102,7 +117,7 @@ Status Connector::on_connected() {
   return loop_.modify(fd_.get(), EPOLLIN);
 }
 
-void Connector::on_deadline() {
+void Connector::give_up() {
   std::ostringstream text;
   text << kind_->name() << ": connect to " << address_.to_string() << ": no connection within " << std::fixed;
   text.precision(1);
@@ -126,6 +141,7 @@ void Connector::retry(const Status& why) {
   last_failure_ = why;
   const bool was_there = handshake_.has_value();
   drop_socket();
+  if (refused_since_us_ != kNever && now_us() >= later(refused_since_us_, refusals_us_)) return give_up();
   next_attempt_ = loop_.run_at(now_us() + (was_there ? kHungUpPauseUs : pause_us_), [this] { attempt(); });
   if (!was_there) pause_us_ = std::min(2 * pause_us_, kLongestPauseUs);
 }
@@ -133,6 +149,7 @@ void Connector::retry(const Status& why) {
 void Connector::drop_socket() {
   handshake_.reset();
   passed_fd_.reset();
+  loop_.cancel(std::exchange(no_answer_, 0));
   if (!fd_.valid()) return;
   loop_.unwatch(fd_.get());
   fd_.reset();
@@ -147,8 +164,8 @@ void Connector::finish(Result<std::unique_ptr<Connection>> result) {
 }
 
 void connect_stream(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-                    TimeUs deadline_us, ConnectCallback on_done) {
-  Connector::start(loop, std::move(kind), address, deadline_us, std::move(on_done));
+                    ConnectLimits limits, ConnectCallback on_done) {
+  Connector::start(loop, std::move(kind), address, limits, std::move(on_done));
 }
 
 }  // namespace byteps::transport

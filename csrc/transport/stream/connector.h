@@ -18,17 +18,19 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
  public:
   // Loop thread.
   static void start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-                    TimeUs deadline_us, ConnectCallback on_done);
+                    ConnectLimits limits, ConnectCallback on_done);
   ~Connector() override;
 
  private:
   Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-            ConnectCallback on_done);
+            TimeUs refusals_us, ConnectCallback on_done);
   void on_ready(uint32_t epoll_events) override;
   void attempt();
   Status begin_connect();
   Status on_connected();
-  void on_deadline();
+  // The outcome of a connect(), as an error number.
+  Status from_connect(int error);
+  void give_up();
   void fail(const Status& why);
   void retry(const Status& why);
   void drop_socket();
@@ -38,15 +40,18 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
   const std::shared_ptr<const StreamKind> kind_;
   const Address address_;
   const TimeUs started_us_;
+  const TimeUs refusals_us_;
   ConnectCallback on_done_;
   UniqueFd fd_;
   UniqueFd passed_fd_;
   std::optional<SocketHandshake> handshake_;  // set once connected
   Status last_failure_;                       // of the last attempt
   bool hopeless_ = false;                     // a retry does not help
+  TimeUs refused_since_us_ = kNever;          // and by all attempts since then
   TimeUs pause_us_;
   EventLoop::TimerId deadline_ = 0;
   EventLoop::TimerId next_attempt_ = 0;
+  EventLoop::TimerId no_answer_ = 0;
 };
 
 }  // namespace byteps::transport

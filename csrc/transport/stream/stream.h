@@ -44,6 +44,6 @@ Result<std::unique_ptr<Listener>> listen_on_stream(EventLoop& loop, std::shared_
 
 // Transport::connect. Loop thread.
 void connect_stream(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
-                    TimeUs deadline_us, ConnectCallback on_done);
+                    ConnectLimits limits, ConnectCallback on_done);
 
 }  // namespace byteps::transport

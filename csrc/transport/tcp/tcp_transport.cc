@@ -35,7 +35,8 @@ class TcpTransport final : public Transport {
                                            AcceptCallback on_accept) override;
   Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd socket,
                                               AcceptCallback on_accept) override;
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
+  void connect(EventLoop& loop, const Address& address, ConnectLimits limits,
+               ConnectCallback on_done) override;
 
  private:
   Status check_allowed(const Address& address) const;
@@ -72,12 +73,12 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, Uniqu
   return listen_on_stream(loop, kind_, std::move(socket), *address, std::move(on_accept));
 }
 
-void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+void TcpTransport::connect(EventLoop& loop, const Address& address, ConnectLimits limits,
                            ConnectCallback on_done) {
-  loop.post([&loop, kind = kind_, address, deadline_us, on_done = std::move(on_done),
+  loop.post([&loop, kind = kind_, address, limits, on_done = std::move(on_done),
              allowed = check_allowed(address)]() mutable {
     if (allowed.is_ok()) {
-      connect_stream(loop, std::move(kind), address, deadline_us, std::move(on_done));
+      connect_stream(loop, std::move(kind), address, limits, std::move(on_done));
     } else {
       on_done(allowed);
     }

@@ -8,6 +8,8 @@
 #include "cluster/harness.h"
 #include "support/log_reader.h"
 #include "support/run_until_done.h"
+#include "support/tcp_relay.h"
+#include "transport/resume/resuming_transport.h"
 
 namespace byteps::cluster {
 namespace {
@@ -20,7 +22,7 @@ using protocol::Roster;
 
 class SchedulerTest : public testing::Test {
  protected:
-  SchedulerTest() { scheduler_.emplace(*loop_, options_); }
+  SchedulerTest() { scheduler_.emplace(*loop_, *tcp_, options_); }
   ~SchedulerTest() override {
     peers_.clear();
     scheduler_.reset();
@@ -97,7 +99,7 @@ TEST_F(SchedulerTest, ANodeThatEndsIsNamedToTheOthersAndIsTheOutcome) {
 
 TEST_F(SchedulerTest, ASilentNodeIsNamed) {
   scheduler_.emplace(
-      *loop_,
+      *loop_, *tcp_,
       protocol::SchedulerOptions{
           .num_workers = 2, .start_timeout_us = kLongUs, .timeout_us = 50'000, .op_timeout_us = kLongUs});
   start();
@@ -108,7 +110,7 @@ TEST_F(SchedulerTest, ASilentNodeIsNamed) {
 
 TEST_F(SchedulerTest, AMissingNodeIsNamedAtTheStartDeadline) {
   scheduler_.emplace(
-      *loop_,
+      *loop_, *tcp_,
       protocol::SchedulerOptions{
           .num_workers = 2, .start_timeout_us = 100'000, .timeout_us = kLongUs, .op_timeout_us = kLongUs});
   listen();
@@ -212,6 +214,74 @@ TEST_F(SchedulerTest, ShuttingDownBeforeTheStartFailsTheJob) {
   const auto lost = first->wait_for<Lost>();
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->text, "the job has not started: rank 0 has left");
+}
+
+// Rank 1's connection to the scheduler is made anew when it is reset, for longer than a test lasts.
+class InterruptedNodeTest : public SchedulerTest {
+ protected:
+  InterruptedNodeTest() {
+    for (const uint64_t nonce : {1, 2, 3}) {
+      resuming_.push_back(
+          transport::make_resuming_transport(make_tcp(), {.nonce = nonce, .limit_us = kLongUs}));
+    }
+    EXPECT_TRUE(scheduler_->listen(*resuming_[0], "127.0.0.1", {0}).is_ok());
+    relay_.emplace(scheduler_->address());
+    join(0, scheduler_->address());
+    join(1, relay_->address());
+    for (const auto& peer : peers_) EXPECT_TRUE(peer->wait_for<Roster>());
+  }
+  void join(int32_t rank, const Address& scheduler) {
+    services_.push_back(std::make_unique<Acceptor>(*tcp_, *loop_, kAnyPort));
+    peer_loops_.push_back(transport::make_loop());
+    EventLoop& loop = *peer_loops_.back();
+    auto connection = connect_and_wait(*resuming_[rank + 1], loop, scheduler, soon_us());
+    BPS_CHECK(connection.is_ok()) << connection.status();
+    peers_.push_back(std::make_unique<ControlPeer>(loop, std::move(*connection)));
+    protocol::Join join = join_of(Role::kWorker, rank);
+    join.self.endpoints = {{"tcp", {services_.back()->address().to_string()}}};
+    peers_.back()->send(join);
+  }
+  void reset_and_cut() {
+    relay_->close();
+    relay_->reset_all();
+  }
+  void end_service(size_t rank) { services_[rank].reset(); }
+  void expect_that_rank_1_is_lost() {
+    const auto lost = peers_[0]->wait_for<Lost>();
+    ASSERT_TRUE(lost);
+    EXPECT_NE(lost->text.find("rank 1 (host h1, pid 101) ended without leaving"), std::string::npos)
+        << lost->text;
+    EXPECT_NE(lost->text.find("its process has ended"), std::string::npos) << lost->text;
+  }
+
+  std::vector<std::unique_ptr<transport::Transport>> resuming_;
+  std::vector<std::unique_ptr<Acceptor>> services_;
+  std::optional<transport::TcpRelay> relay_;
+};
+
+// The kernel resets the connections of a process that is killed before it has read everything.
+TEST_F(InterruptedNodeTest, ItIsLostIfItsProcessHasEnded) {
+  end_service(1);
+  reset_and_cut();
+  expect_that_rank_1_is_lost();
+}
+
+TEST_F(InterruptedNodeTest, ItIsTriedAgainWhileItsProcessIsThere) {
+  reset_and_cut();
+  ASSERT_TRUE(transport::eventually([this] { return services_[1]->waiting() >= 2; }));
+  EXPECT_FALSE(scheduler_->ended().is_reached());
+  end_service(1);
+  expect_that_rank_1_is_lost();
+}
+
+TEST_F(InterruptedNodeTest, ItGoesOnIfItConnectsAgain) {
+  end_service(1);
+  relay_->reset_all();
+  peers_[1]->send(protocol::Heartbeat{});
+  ASSERT_TRUE(peers_[1]->wait_for<protocol::Heartbeat>());
+  for (const auto& peer : peers_) peer->send(Leave{});
+  ASSERT_TRUE(has_ended(soon_us()));
+  EXPECT_TRUE(scheduler_->outcome().is_ok()) << scheduler_->outcome();
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class StandbyTest : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(scheduler_->listen(*tcp_, "127.0.0.1", {0}).is_ok());
     scheduler_address_ = scheduler_->address();
-    standby_ = std::make_unique<Standby>(*loop_, *tcp_, std::vector<Address>{scheduler_address_});
+    standby_ = std::make_unique<Standby>(*loop_, *tcp_, *tcp_, std::vector<Address>{scheduler_address_});
     for (const int32_t rank : {0, 1}) {
       nodes_.push_back(connect(scheduler_->address()));
       if (rank == 0)
@@ -85,7 +85,7 @@ class StandbyTest : public testing::Test {
   std::unique_ptr<transport::Transport> tcp_ = make_tcp();
   std::unique_ptr<EventLoop> scheduler_loop_ = transport::make_loop();
   std::vector<std::unique_ptr<EventLoop>> peer_loops_;
-  std::optional<Scheduler> scheduler_{std::in_place, *scheduler_loop_, options_};
+  std::optional<Scheduler> scheduler_{std::in_place, *scheduler_loop_, *tcp_, options_};
   std::unique_ptr<EventLoop> loop_ = transport::make_loop();  // of the standby
   std::unique_ptr<Standby> standby_;
   Address scheduler_address_;
@@ -159,7 +159,7 @@ TEST_F(StandbyTest, ASchedulerThatIsStartedAgainSendsNodesToTheJob) {
   for (auto* const node : {rank_0.get(), rank_1.get()}) ASSERT_TRUE(node->wait_for<Resumed>());
   protocol::SchedulerOptions options = options_;
   options.num_servers = 1;  // otherwise it would refuse the server until it knows where the job is
-  scheduler_.emplace(*scheduler_loop_, options);
+  scheduler_.emplace(*scheduler_loop_, *tcp_, options);
   ASSERT_TRUE(scheduler_->listen(*tcp_, "127.0.0.1", {scheduler_address_.port}).is_ok());
   // It comes perhaps before the new scheduler does.
   const auto server = connect(scheduler_address_);

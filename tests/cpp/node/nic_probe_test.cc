@@ -28,10 +28,10 @@ class CountingTransport final : public transport::Transport {
                                                       transport::AcceptCallback on_accept) override {
     return tcp_->listen(loop, address, std::move(on_accept));
   }
-  void connect(transport::EventLoop& loop, const transport::Address& address, TimeUs deadline_us,
+  void connect(transport::EventLoop& loop, const transport::Address& address, transport::ConnectLimits limits,
                transport::ConnectCallback on_done) override {
     ++connections_;
-    tcp_->connect(loop, address, deadline_us, std::move(on_done));
+    tcp_->connect(loop, address, limits, std::move(on_done));
   }
 
  private:

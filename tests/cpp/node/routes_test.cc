@@ -26,7 +26,7 @@ class FakeTransport final : public transport::Transport {
                                                       transport::AcceptCallback) override {
     return unimplemented("not used");
   }
-  void connect(transport::EventLoop&, const transport::Address& address, TimeUs,
+  void connect(transport::EventLoop&, const transport::Address& address, transport::ConnectLimits,
                transport::ConnectCallback on_done) override {
     tried_.push_back(name_ + " " + address.to_string());
     on_done(unavailable(name_ + " fails"));

@@ -29,15 +29,16 @@ class Process final : public cluster::ClientEvents {
         transport_(make_sim_transport(network, {.ip = ip_, .credentials = {secret, "job 7"}})) {}
 
   void host_scheduler(uint32_t workers, uint32_t servers) {
-    scheduler_ = std::make_unique<cluster::Scheduler>(
-        *loop_, protocol::SchedulerOptions{.num_workers = workers,
-                                           .num_servers = servers,
-                                           .start_timeout_us = kTimeoutUs,
-                                           .refusal_timeout_us = 1'000'000,
-                                           .timeout_us = kTimeoutUs,
-                                           .op_timeout_us = kTimeoutUs,
-                                           .failover = false,
-                                           .first_epoch = 77});
+    scheduler_ =
+        std::make_unique<cluster::Scheduler>(*loop_, *transport_,
+                                             protocol::SchedulerOptions{.num_workers = workers,
+                                                                        .num_servers = servers,
+                                                                        .start_timeout_us = kTimeoutUs,
+                                                                        .refusal_timeout_us = 1'000'000,
+                                                                        .timeout_us = kTimeoutUs,
+                                                                        .op_timeout_us = kTimeoutUs,
+                                                                        .failover = false,
+                                                                        .first_epoch = 77});
     ASSERT_TRUE(scheduler_->listen(*transport_, ip_, {kPort}).is_ok());
   }
   void join(const std::string& scheduler_ip, protocol::Role role, int32_t rank, uint32_t workers,

@@ -97,6 +97,7 @@ struct Received {
 struct Seen {
   std::vector<Received> frames;
   size_t heads = 0;
+  int interruptions = 0;
   std::vector<Status> closed;
   bool after_close = false;  // a callback was called after on_closed
 };
@@ -143,6 +144,9 @@ class Recorder : public Receiver {
     if (!keeps_leases) connection.return_lease(arrival.lease);
     seen.update([&](Seen& s) { s.frames.push_back(std::move(received)); });
     return status;
+  }
+  void on_interrupted(Connection&) override {
+    seen.update([](Seen& s) { ++s.interruptions; });
   }
   void on_closed(Connection&, const Status& why) override {
     seen.update([&](Seen& s) { s.closed.push_back(why); });
@@ -232,7 +236,7 @@ inline Credentials test_credentials() { return {"a secret of the test", "job 7"}
 
 // Connects to `address` and waits for the outcome.
 inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport, EventLoop& loop,
-                                                            const Address& address, TimeUs deadline_us) {
+                                                            const Address& address, ConnectLimits limits) {
   struct Outcome {
     std::unique_ptr<Connection> connection;
     std::optional<Status> status;
@@ -240,7 +244,7 @@ inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport
   std::mutex mutex;
   std::condition_variable changed;
   Outcome outcome;
-  transport.connect(loop, address, deadline_us, [&](Result<std::unique_ptr<Connection>> result) {
+  transport.connect(loop, address, limits, [&](Result<std::unique_ptr<Connection>> result) {
     std::lock_guard lock(mutex);
     outcome.status = result.status();
     if (result) outcome.connection = std::move(*result);

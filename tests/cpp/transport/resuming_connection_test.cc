@@ -153,6 +153,45 @@ TEST_F(ResumingConnectionTest, ASessionThatTheOtherEndHasEndedDoesNotBeginAnew) 
   });
 }
 
+// Its process has ended: nobody listens there.
+TEST_F(ResumingConnectionTest, APeerWhoseMachineRefusesConnectionsIsNotWaitedFor) {
+  send(1, "a", "b");
+  ASSERT_TRUE(recorders_[0].wait_for_frames(1));
+  relay_->close();
+  relay_->reset_all();
+  const Status why = recorders_[1].why_closed();  // long before the limit
+  EXPECT_NE(why.message().find("Connection reset by peer"), std::string::npos) << why;
+  EXPECT_NE(why.message().find("Connection refused"), std::string::npos) << why;
+  // The other end cannot tell.
+  EXPECT_TRUE(on_loop(*loops_[0], [this] { return accepted_[0]->is_interrupted(); }));
+  EXPECT_TRUE(recorders_[0].seen.get().closed.empty());
+  EXPECT_EQ(recorders_[0].seen.get().interruptions, 1);
+}
+
+TEST_F(ResumingConnectionTest, AnInterruptionEndsWithTheGracePeriodOfAConnectionThatCloses) {
+  send(1, "a", "b");
+  ASSERT_TRUE(recorders_[0].wait_for_frames(1));
+  relay_->close();
+  relay_->reset_all();
+  ASSERT_TRUE(transport::eventually(
+      [this] { return on_loop(*loops_[0], [this] { return accepted_[0]->is_interrupted(); }); }));
+  run_on(*loops_[0], [this] { accepted_[0]->close_when_sent({now_us() + 10'000, 10'000}); });
+  EXPECT_TRUE(recorders_[0].why_closed().is_ok());
+}
+
+TEST_F(ResumingConnectionTest, AnInterruptionIsOverWhenAllIsSent) {
+  send(1, "a", "b");
+  ASSERT_TRUE(recorders_[0].wait_for_frames(1));
+  relay_->reset_all();
+  send(0, "c", "d");
+  ASSERT_TRUE(recorders_[1].wait_for_frames(1));
+  for (const int side : {0, 1}) {
+    EXPECT_FALSE(
+        on_loop(*loops_[side], [&] { return (side == 0 ? accepted_[0] : ends_[1])->is_interrupted(); }));
+    EXPECT_EQ(recorders_[side].seen.get().interruptions, 1);
+  }
+}
+
 class ShortLimitTest : public ResumingConnectionTest {
  protected:
   ShortLimitTest() : ResumingConnectionTest(300'000) {}

@@ -74,10 +74,10 @@ class RawSocket {
 // A listening socket without byteps.
 class RawServer {
  public:
-  RawServer() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawServer(int backlog = 16) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const auto any = to_socket_address(kAnyPort);
     EXPECT_EQ(bind(fd_.get(), any->get(), any->length), 0);
-    EXPECT_EQ(listen(fd_.get(), 16), 0);
+    EXPECT_EQ(listen(fd_.get(), backlog), 0);
     SocketAddress bound;
     bound.length = sizeof bound.storage;
     EXPECT_EQ(getsockname(fd_.get(), bound.get(), &bound.length), 0);
@@ -90,6 +90,23 @@ class RawServer {
  private:
   UniqueFd fd_;
   Address address_;
+};
+
+// Nobody gets an answer: the kernel drops callers, because others wait to be accepted.
+class UnansweringServer {
+ public:
+  UnansweringServer() {
+    const auto to = to_socket_address(server_.address());
+    for (int i = 0; i < 3; ++i) {
+      callers_.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      ::connect(callers_.back().get(), to->get(), to->length);
+    }
+  }
+  const Address& address() const { return server_.address(); }
+
+ private:
+  RawServer server_{0};
+  std::vector<UniqueFd> callers_;
 };
 
 class Tcp : public testing::Test {

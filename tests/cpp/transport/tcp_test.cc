@@ -205,6 +205,26 @@ TEST_F(Tcp, ConnectGivesUpAtItsDeadlineAndSaysWhatItSaw) {
   EXPECT_NE(mute.status().message().find("does not answer"), std::string::npos) << mute.status();
 }
 
+TEST_F(Tcp, ConnectGivesUpWhereNobodyListens) {
+  const auto tcp = transport();
+  const Address address = RawServer().address();
+  const TimeUs before = now_us();
+  const auto nobody = connect_and_wait(*tcp, *loop_, address, {kNever, /*refusals_us=*/50'000});
+  EXPECT_GE(now_us() - before, 50'000);
+  EXPECT_EQ(nobody.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(nobody.status().message().find("refused"), std::string::npos) << nobody.status();
+}
+
+// It may be there again soon, unlike a process that has ended.
+TEST_F(Tcp, AMachineThatDoesNotAnswerHasRefusedNothing) {
+  const auto tcp = transport();
+  const UnansweringServer away;
+  const TimeUs deadline_us = now_us() + 150'000;
+  const auto nobody = connect_and_wait(*tcp, *loop_, away.address(), {deadline_us, /*refusals_us=*/0});
+  EXPECT_GE(now_us(), deadline_us);
+  EXPECT_NE(nobody.status().message().find("no answer"), std::string::npos) << nobody.status();
+}
+
 TEST_F(Tcp, ConnectTellsAnotherProgramAtOnce) {
   const auto tcp = transport();
   RawServer web;
