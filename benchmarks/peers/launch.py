@@ -54,6 +54,22 @@ def gloo(testbed: Testbed, name: str = "gloo") -> Contender:
     return _torch_distributed(testbed, name, "gloo", [*_SUM_RANK, "gloo"])
 
 
+def sockets(testbed: Testbed) -> Contender:
+    """Plain TCP, whose sums are what the network allows without a protocol (libraries.py)."""
+    port = next(_store_ports)
+    addresses = ",".join(f"{testbed.address(rank)}:{port + rank}" for rank in range(testbed.ranks))
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        shared = {**base_environment(), **extra, "BENCH_ADDRESSES": addresses}
+        processes = [
+            popen(testbed, rank, [*_SUM_RANK, "sockets"], shared | {"BENCH_RANK": str(rank)}, output)
+            for rank in range(testbed.ranks)
+        ]
+        return Started(processes, testbed.ranks)
+
+    return Contender("plain sockets", spawn)
+
+
 def c10d(testbed: Testbed, backend: str, name: str) -> Contender:
     """Ranks of c10d_rank.py with a backend of torch.distributed."""
     return _torch_distributed(testbed, name, backend, [*_C10D_RANK, backend])

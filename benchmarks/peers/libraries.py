@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,4 +75,78 @@ def join_openmpi() -> Library:
     return Library(world.rank, world.size, prepare, lambda: None)
 
 
-JOIN = {"byteps": join_byteps, "gloo": join_gloo, "openmpi": join_openmpi}
+def join_sockets() -> Library:
+    """The two transfers of a sum over plain TCP, one connection per pair of ranks, and nothing else.
+
+    Each rank sums a part: it gets that part of all others, and when all have come, it sends them the
+    sum. It shows what the network and the system's TCP take for that: no part is cut into pieces, and
+    no rate is limited. BENCH_ADDRESSES: HOST:PORT of each rank.
+    """
+    rank = int(os.environ["BENCH_RANK"])
+    addresses = [address.rsplit(":", 1) for address in os.environ["BENCH_ADDRESSES"].split(",")]
+    peers = _connect_all(rank, [(host, int(port)) for host, port in addresses])
+    # One thread for each direction of each connection; what one sends is sent in order.
+    senders = {peer: ThreadPoolExecutor(1) for peer in peers}
+    receivers = {peer: ThreadPoolExecutor(1) for peer in peers}
+
+    def exchange(sent: dict[int, Array], received: dict[int, Array]) -> None:
+        for peer, array in sent.items():
+            senders[peer].submit(peers[peer].sendall, _bytes_of(array))
+        for done in [receivers[peer].submit(_receive, peers[peer], array) for peer, array in received.items()]:
+            done.result()
+
+    def prepare(array: Array, _: str) -> Callable[[], object]:
+        parts = np.array_split(array, len(addresses))
+        contributions = {peer: np.empty_like(parts[rank]) for peer in peers}
+
+        def sum_in_place() -> None:
+            exchange({peer: parts[peer] for peer in peers}, contributions)
+            for contribution in contributions.values():
+                np.add(parts[rank], contribution, out=parts[rank])
+            exchange(dict.fromkeys(peers, parts[rank]), {peer: parts[peer] for peer in peers})
+
+        return sum_in_place
+
+    def leave() -> None:
+        for pool in (*senders.values(), *receivers.values()):
+            pool.shutdown()
+        for peer in peers.values():
+            peer.close()
+
+    return Library(rank, len(addresses), prepare, leave)
+
+
+def _connect_all(rank: int, addresses: list[tuple[str, int]]) -> dict[int, socket.socket]:
+    """Connects to the ranks before this one, and accepts those after it."""
+    listener = socket.create_server(addresses[rank], backlog=len(addresses))
+    peers = {}
+    for peer in range(rank):
+        while peer not in peers:
+            try:
+                peers[peer] = socket.create_connection(addresses[peer])
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        peers[peer].sendall(bytes([rank]))
+    for _ in range(rank + 1, len(addresses)):
+        accepted, _ = listener.accept()
+        peers[accepted.recv(1)[0]] = accepted
+    listener.close()
+    for connection in peers.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peers
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return memoryview(array.view(np.uint8))
+
+
+def _receive(connection: socket.socket, array: Array) -> None:
+    rest = _bytes_of(array)
+    while rest:
+        got = connection.recv_into(rest)
+        if got == 0:
+            raise ConnectionError("the other rank has closed the connection")
+        rest = rest[got:]
+
+
+JOIN = {"byteps": join_byteps, "gloo": join_gloo, "openmpi": join_openmpi, "sockets": join_sockets}
