@@ -12,8 +12,8 @@ using Kind = ResumeHead::Kind;
 namespace {
 
 constexpr size_t kMostEnded = 4096;
-// Whoever refuses connections for so long has ended. A firewall that has reset a connection may
-// refuse some, too, while it starts.
+// Whoever refuses connections for so long, or a third of the limit, has ended. A firewall that has
+// reset a connection may refuse some, too, while it starts.
 constexpr TimeUs kRefusalsUs = 1'000'000;
 // Time for the first frame of a connection that has been accepted and is to be closed.
 constexpr TimeUs kFirstFrameUs = 1'000'000;
@@ -230,7 +230,7 @@ void ResumingConnection::give_up(const std::string& why) {
 }
 
 void ResumingConnection::reconnect() {
-  const ConnectLimits limits(broken_since_us_ + limit_us_, kRefusalsUs);
+  const ConnectLimits limits(broken_since_us_ + limit_us_, std::min(kRefusalsUs, limit_us_ / 3));
   connector_(limits, [this, alive = std::weak_ptr(alive_)](auto connection) {
     if (alive.expired() || closed_) return;
     if (!connection) return give_up(connection.status().message());
