@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,21 +89,23 @@ def join_sockets() -> Library:
     senders = {peer: ThreadPoolExecutor(1) for peer in peers}
     receivers = {peer: ThreadPoolExecutor(1) for peer in peers}
 
-    def exchange(sent: dict[int, Array], received: dict[int, Array]) -> None:
-        for peer, array in sent.items():
-            senders[peer].submit(peers[peer].sendall, _bytes_of(array))
+    def exchange(sent: dict[int, Array], received: dict[int, Array]) -> list[Future[None]]:
+        sends = [senders[peer].submit(peers[peer].sendall, _bytes_of(array)) for peer, array in sent.items()]
         for done in [receivers[peer].submit(_receive, peers[peer], array) for peer, array in received.items()]:
             done.result()
+        return sends
 
     def prepare(array: Array, _: str) -> Callable[[], object]:
         parts = np.array_split(array, len(addresses))
         contributions = {peer: np.empty_like(parts[rank]) for peer in peers}
 
         def sum_in_place() -> None:
-            exchange({peer: parts[peer] for peer in peers}, contributions)
+            sends = exchange({peer: parts[peer] for peer in peers}, contributions)
             for contribution in contributions.values():
                 np.add(parts[rank], contribution, out=parts[rank])
-            exchange(dict.fromkeys(peers, parts[rank]), {peer: parts[peer] for peer in peers})
+            sends += exchange(dict.fromkeys(peers, parts[rank]), {peer: parts[peer] for peer in peers})
+            for sent in sends:
+                sent.result()
 
         return sum_in_place
 

@@ -24,9 +24,6 @@ constexpr PeerId kFirstPeerOfSuccessor = PeerId{1} << 32;
 // is closed.
 constexpr TimeUs kFlushUs = 1'000'000;
 
-// A machine that refuses connections to a node's service for so long, or a quarter of the timeout, no
-// longer has the node.
-constexpr TimeUs kRefusalsUs = 1'000'000;
 // Between two tries of a service whose node has not connected again yet.
 constexpr TimeUs kCheckPauseUs = 1'000'000;
 
@@ -183,8 +180,7 @@ void Scheduler::on_channel_interrupted(ControlChannel& channel) { check_process(
 void Scheduler::check_process(PeerId peer) {
   const auto address = transport::parse_address(state_.service_of(peer));
   if (!address) return;  // not a node yet
-  const transport::ConnectLimits limits(loop_.now_us() + state_.timeout_us(),
-                                        std::min(kRefusalsUs, state_.timeout_us() / 4));
+  const auto limits = transport::ConnectLimits::while_it_lives(loop_.now_us(), state_.timeout_us());
   tcp_.connect(loop_, *address, limits, [this, peer, alive = std::weak_ptr(alive_)](const auto& connection) {
     if (alive.expired() || !is_interrupted(peer)) return;
     if (connection) {

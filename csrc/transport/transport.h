@@ -207,6 +207,12 @@ using ConnectCallback = UniqueFunction<void(Result<std::unique_ptr<Connection>>)
 struct ConnectLimits {
   ConnectLimits(TimeUs deadline_us, TimeUs refusals_us = kNever)
       : deadline_us(deadline_us), refusals_us(refusals_us) {}
+  // For an address at which a process has listened: until `patience_us` after `start_us`, but only as
+  // long as that process may be there. A firewall that has just reset connections may refuse some, so
+  // refusals count as the end of the process after a second, or a quarter of a shorter patience.
+  static ConnectLimits while_it_lives(TimeUs start_us, TimeUs patience_us) {
+    return {start_us + patience_us, std::min<TimeUs>(1'000'000, patience_us / 4)};
+  }
   TimeUs deadline_us;
   // The peer's machine is there and has refused all connections for this long: no process listens at
   // the address.

@@ -12,9 +12,6 @@ using Kind = ResumeHead::Kind;
 namespace {
 
 constexpr size_t kMostEnded = 4096;
-// Whoever refuses connections for so long, or a third of the limit, has ended. A firewall that has
-// reset a connection may refuse some, too, while it starts.
-constexpr TimeUs kRefusalsUs = 1'000'000;
 // Time for the first frame of a connection that has been accepted and is to be closed.
 constexpr TimeUs kFirstFrameUs = 1'000'000;
 
@@ -220,8 +217,8 @@ void ResumingConnection::limit_interruption() {
   }
   limit_timer_ = loop_.run_at(until_us, [this] {
     limit_timer_ = 0;
-    give_up("not connected again within " + std::to_string((loop_.now_us() - broken_since_us_) / 1'000'000) +
-            " s");
+    give_up("not connected again within " + std::to_string((loop_.now_us() - broken_since_us_) / 1000) +
+            " ms");
   });
 }
 
@@ -230,7 +227,7 @@ void ResumingConnection::give_up(const std::string& why) {
 }
 
 void ResumingConnection::reconnect() {
-  const ConnectLimits limits(broken_since_us_ + limit_us_, std::min(kRefusalsUs, limit_us_ / 3));
+  const auto limits = ConnectLimits::while_it_lives(broken_since_us_, limit_us_);
   connector_(limits, [this, alive = std::weak_ptr(alive_)](auto connection) {
     if (alive.expired() || closed_) return;
     if (!connection) return give_up(connection.status().message());

@@ -7,8 +7,8 @@
 //
 // Only a reset is survived (Connection::was_reset): an end of file comes from the peer itself, and a
 // silent network ends a connection after Connection::limit_silence. If no connection comes about
-// within the limit, or the other end's machine says for a second that nobody listens there any more,
-// the connection ends with the cause of the reset.
+// within the limit, or the other end's machine refuses connections (ConnectLimits::while_it_lives), the
+// connection ends with the cause of the reset.
 //
 // Wire format: docs/wire-format.md, "Connections that are made anew".
 #pragma once

@@ -19,7 +19,7 @@ constexpr TimeUs kLongestPauseUs = 500'000;
 // Pause after the peer hung up during the handshake: it exists, but may have too many callers.
 constexpr TimeUs kHungUpPauseUs = 50'000;
 // An attempt without an answer for so long begins anew: the kernel's own tries become ever rarer, so
-// that a network that has been away for a while is found long after it is back.
+// that it would find a network that was away for a while long after that is back.
 constexpr TimeUs kNoAnswerUs = 2'000'000;
 
 // Errors that a retry does not cure. Any other may mean that the peer or the network is not up yet.

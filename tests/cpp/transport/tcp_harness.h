@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
 #include <optional>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,6 +107,21 @@ class UnansweringServer {
     }
   }
   const Address& address() const { return server_.address(); }
+  // The ports of those who have no answer yet.
+  std::set<unsigned> waiting_ports() const {
+    std::set<unsigned> ports;
+    std::ifstream sockets("/proc/net/tcp");
+    std::string line;
+    for (std::getline(sockets, line); std::getline(sockets, line);) {
+      unsigned own = 0;
+      unsigned other = 0;
+      unsigned state = 0;
+      constexpr unsigned kSynSent = 2;
+      const int found = std::sscanf(line.c_str(), "%*u: %*8x:%x %*8x:%x %x", &own, &other, &state);
+      if (found == 3 && other == address().port && state == kSynSent) ports.insert(own);
+    }
+    return ports;
+  }
 
  private:
   RawServer server_{0};

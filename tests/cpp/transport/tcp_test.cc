@@ -225,6 +225,19 @@ TEST_F(Tcp, AMachineThatDoesNotAnswerHasRefusedNothing) {
   EXPECT_NE(nobody.status().message().find("no answer"), std::string::npos) << nobody.status();
 }
 
+// The kernel's own tries become ever rarer.
+TEST_F(Tcp, AnAttemptWithoutAnAnswerBeginsAnew) {
+  const auto tcp = transport();
+  const UnansweringServer away;
+  std::set<unsigned> seen = away.waiting_ports();
+  const size_t before = seen.size();
+  tcp->connect(*loop_, away.address(), kNever, [](auto) { FAIL(); });
+  EXPECT_TRUE(eventually([&] {
+    seen.merge(away.waiting_ports());
+    return seen.size() >= before + 2;
+  }));
+}
+
 TEST_F(Tcp, ConnectTellsAnotherProgramAtOnce) {
   const auto tcp = transport();
   RawServer web;
