@@ -64,3 +64,20 @@ def test_connections_are_reset_all_the_time(
             assert not resets or (count > 20 and len(again) > 20 and to_scheduler), cluster.describe()
     assert ends[0] == ends[1]
     assert ends[0][1] == 0, "no server is lost"
+
+
+def test_a_killed_rank_whose_connection_the_kernel_resets(tmp_path: Path) -> None:
+    """It has not read that a server was lost. To the scheduler that is a reset, and known long before the timeout."""
+    with make_cluster(tmp_path, workers=3, servers=2, placement="ps", hosted=True) as cluster:
+        train(cluster, workers=3, servers=2, hosted=True)
+        for rank in range(3):
+            cluster[f"rank {rank}"].wait_for("step 2")
+        cluster["rank 1"].stop()
+        cluster["server 0"].kill()
+        cluster["rank 0"].wait_for("training goes on without this server")
+        cluster["rank 1"].kill()
+        for rank in (0, 2):
+            member = cluster[f"rank {rank}"]
+            assert member.end(15) != 0, member.describe()
+            assert "rank 1 (host" in member.output, member.describe()
+            assert "its process has ended" in member.output, member.describe()
