@@ -246,6 +246,7 @@ void AsyncNode::start_service() {
                                .mark_us = static_cast<TimeUs>(roster_.timeout_us) / 2};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
+    position.takes_turns.push_back(tree_->take_turns(roster_.self, rank));
   }
   if (config_.role == "worker") {
     const uint32_t machine = tree_->machine_of(static_cast<uint32_t>(self_.rank));
@@ -326,6 +327,8 @@ worker::ShardLink AsyncNode::make_link(uint32_t service, size_t shard, const Lin
                               .service_text = node.describe(),
                               .bytes_per_s = is_of_cluster ? pace_->rate(roster_.self, service, *tree_) : 0,
                               .silence_us = data_silence_us(roster_)};
+  if (is_of_cluster && tree_->take_turns(roster_.self, service))
+    options.takes_turns = {.node = service, .shard = static_cast<uint32_t>(shard)};
   if (roster_.failover && of_level.level != protocol::Level::kMachine) {
     options.held = &held_results_;
     options.may_be_lost = service >= roster_.num_workers;

@@ -84,6 +84,7 @@ void fields(auto& codec, One<Roster> auto& m) {
   share_list(codec, m.shares_ppb);
   codec.number("report interval", m.report_us, 0, kMaxTimeoutUs);
   codec.flag("failover", m.failover);
+  codec.flag("turns", m.takes_turns);
   codec.flag("standby", m.has_standby);
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });

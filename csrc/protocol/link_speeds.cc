@@ -38,13 +38,14 @@ constexpr uint64_t kManyBytes = 1ull << 40;  // large, for precision
 }  // namespace
 
 LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const PlacementPolicy& policy,
-                       TimeUs window_us, double noise, TimeUs now)
+                       TimeUs window_us, double noise, TimeUs now, bool takes_turns)
     : nodes_(std::move(nodes)),
       num_workers_(num_workers),
       policy_(policy),
       window_us_(window_us),
       noise_(noise),
       tree_(nodes_, num_workers) {
+  if (takes_turns) tree_.let_take_turns();
   make_cards(now);
   const auto shares = reducer_host_shares(tree_.reducer_hosts(), policy_);
   if (shares) shares_ = *shares;

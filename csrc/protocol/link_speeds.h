@@ -49,9 +49,9 @@ class LinkSpeeds {
  public:
   // `nodes` in the order of Roster::nodes, with the speeds of the start. `window_us`: time between
   // two reports of a node. `noise`: by what factor what equal cards carry differs
-  // (NicSurvey::noise).
+  // (NicSurvey::noise). `takes_turns`: Roster::takes_turns.
   LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const PlacementPolicy& policy,
-             TimeUs window_us, double noise, TimeUs now);
+             TimeUs window_us, double noise, TimeUs now, bool takes_turns = false);
 
   // False: on_report() must not be called.
   bool learns() const { return learns_; }

@@ -102,6 +102,8 @@ struct Roster {
   uint64_t report_us = 0;  // time between two Traffics of a node; 0: none are sent
   // The job goes on when a server is lost (Removed): ranks hold the results of roots on servers.
   bool failover = false;
+  // Contributions and answers between two workers take turns (Tree::take_turns).
+  bool takes_turns = false;
   // A Standby follows; the job starts with it.
   bool has_standby = false;
   std::vector<NodeInfo> nodes;

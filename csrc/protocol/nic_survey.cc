@@ -15,6 +15,8 @@ constexpr size_t kGroup = 4;
 // Several connections have to be so much faster than one: they carry small tensors less evenly.
 constexpr double kLeastGain = 1.4;
 constexpr uint32_t kLossyPpm = 2000;
+// Longer than within a site.
+constexpr TimeUs kFarUs = 2'000;
 
 }  // namespace
 
@@ -88,6 +90,8 @@ uint32_t NicSurvey::second_connections(const Card& card, const ProbeDone& first)
   // One connection is slower than the card if its thread is the limit.
   return useful_shards(2 * card.mbps) > 1 && card.num_threads > 1 ? card.num_threads : 0;
 }
+
+bool NicSurvey::suits_turns() const { return loses_ || round_trip_us_ >= kFarUs; }
 
 void NicSurvey::begin_round(TimeUs now, Orders& orders) {
   begin_step(now);

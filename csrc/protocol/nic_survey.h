@@ -65,6 +65,9 @@ class NicSurvey {
   TimeUs next_tick_us() const { return over_ ? kNever : step_deadline_us_; }
   bool over() const { return over_; }
 
+  // Packets get lost or paths are long, which costs two connections that share a path more time than
+  // one that has it alone.
+  bool suits_turns() const;
   // By what factor measurements of equal cards differ in this network.
   double noise() const { return loses_ ? kSpeedNoiseWithLosses : kSpeedNoise; }
   // The longest one that was seen; 0: none was.

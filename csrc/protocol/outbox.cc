@@ -5,6 +5,27 @@
 
 namespace byteps::protocol {
 
+Outbox::Port::~Port() {
+  if (!peer_) return;
+  Port*& self = outbox_.port_of(*peer_, kind_);
+  if (self != this) return;  // another connection has taken its place
+  heap_.clear();
+  outstanding_bytes_ = 0;
+  let_answers_go();
+  self = nullptr;
+}
+
+void Outbox::Port::take_turns(const Peer& peer, Kind kind) {
+  peer_ = peer;
+  kind_ = kind;
+  outbox_.port_of(peer, kind) = this;
+}
+
+Outbox::Port*& Outbox::port_of(const Peer& peer, Kind kind) {
+  Turns& turns = turns_[peer];
+  return kind == Kind::kContribution ? turns.contributions : turns.answers;
+}
+
 void Outbox::Port::push(int32_t priority, Kind kind, uint64_t bytes, Send send) {
   if (kind == Kind::kContribution) {
     outbox_.contributed_ = true;
@@ -19,6 +40,7 @@ void Outbox::Port::sent(uint64_t bytes) {
   outstanding_bytes_ -= std::min(bytes, outstanding_bytes_);
   count_contributions(contribution_bytes_ - std::min(bytes, contribution_bytes_));
   pump();
+  let_answers_go();
 }
 
 void Outbox::Port::flush() {
@@ -29,6 +51,7 @@ void Outbox::Port::close() {
   heap_.clear();
   outstanding_bytes_ = 0;
   count_contributions(0);
+  let_answers_go();
 }
 
 void Outbox::Port::count_contributions(uint64_t bytes) {
@@ -41,9 +64,26 @@ void Outbox::Port::pump() {
   while (!heap_.empty()) {
     const bool fits = outstanding_bytes_ + heap_.front().bytes <= outbox_.credit_bytes_;
     if (outstanding_bytes_ > 0 && !fits) break;
+    if (waits_its_turn(heap_.front().priority)) break;
     send_first();
   }
   pumping_ = false;
+}
+
+bool Outbox::Port::waits_its_turn(int32_t priority) const {
+  if (!peer_ || kind_ != Kind::kAnswer) return false;
+  const Port* const contributions = outbox_.port_of(*peer_, Kind::kContribution);
+  return contributions != nullptr && contributions->has_unwritten(priority);
+}
+
+bool Outbox::Port::has_unwritten(int32_t least_priority) const {
+  return (outstanding_bytes_ > 0 && last_priority_ >= least_priority) ||
+         (!heap_.empty() && heap_.front().priority >= least_priority);
+}
+
+void Outbox::Port::let_answers_go() {
+  if (!peer_ || kind_ != Kind::kContribution) return;
+  if (Port* const answers = outbox_.port_of(*peer_, Kind::kAnswer)) answers->pump();
 }
 
 void Outbox::Port::send_first() {
@@ -51,6 +91,7 @@ void Outbox::Port::send_first() {
   Entry entry = std::move(heap_.back());
   heap_.pop_back();
   outstanding_bytes_ += entry.bytes;
+  last_priority_ = entry.priority;
   entry.send();
 }
 

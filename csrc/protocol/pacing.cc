@@ -41,11 +41,17 @@ Pace::Pace(const Tree& tree, const std::vector<double>& shares)
 }
 
 uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
-  const uint32_t reducer_host =
-      to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
-  if (reducer_host >= rate_of_host_.size()) return 0;
   // The ranks of both machines serve in turn, and so do the shards.
-  return static_cast<uint64_t>(rate_of_host_[reducer_host] / tree.num_connections(from, to));
+  const uint32_t connections = tree.num_connections(from, to);
+  double rate = rate_to_host_of(to, tree);
+  if (tree.take_turns(from, to)) rate = connections == 1 ? 0 : rate + rate_to_host_of(from, tree);
+  return static_cast<uint64_t>(rate / connections);
+}
+
+double Pace::rate_to_host_of(uint32_t node, const Tree& tree) const {
+  const uint32_t reducer_host =
+      node < tree.num_workers() ? tree.machine_of(node) : tree.reducer_host_of(node);
+  return reducer_host < rate_of_host_.size() ? rate_of_host_[reducer_host] : 0;
 }
 
 bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {

@@ -33,11 +33,14 @@ class Pace {
   Pace(const Tree& tree, const std::vector<double>& shares);
 
   // The rate of the connection on which node `from` contributes to the root at node `to`, and of
-  // its answers. Unlimited for a server that `tree` has got since this object was made: it has no
-  // share yet.
+  // its answers. Where contributions and answers take turns (Tree::take_turns), each has the rate of
+  // both; unlimited if it is the only connection then, which disturbs no other. Unlimited for a server that `tree` has got since this object was made: it has no share
+  // yet.
   uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
 
  private:
+  double rate_to_host_of(uint32_t node, const Tree& tree) const;
+
   // Rate of all bytes from one machine to the roots on each reducer host.
   std::vector<double> rate_of_host_;
 };

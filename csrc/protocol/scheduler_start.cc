@@ -118,13 +118,15 @@ void SchedulerState::go_on_measuring(NicSurvey::Orders orders, TimeUs now, Sched
 void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   Roster roster = std::move(*roster_);
   survey_->apply(roster.nodes, options_.fit_shards);
-  const Tree tree(roster.nodes, roster.num_workers);
+  Tree tree(roster.nodes, roster.num_workers);
+  roster.takes_turns = tree.can_take_turns() && survey_->suits_turns();
+  if (roster.takes_turns) tree.let_take_turns();
   Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
   roster.shares_ppb = in_parts_per_billion(*shares);
   link_speeds_.emplace(roster.nodes, roster.num_workers, options_.placement,
                        report_interval_us(options_.report_us, roster.nodes.size(), survey_->round_trip_us()),
-                       survey_->noise(), now);
+                       survey_->noise(), now, roster.takes_turns);
   roster.has_standby = options_.has_standby;
   if (link_speeds_->learns()) roster.report_us = static_cast<uint64_t>(link_speeds_->window_us());
   if (encode(roster).payload.size() > kMaxRosterBytes) {

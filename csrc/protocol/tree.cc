@@ -81,12 +81,16 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   ranks_period_ = common_period(sizes, kMaxRanksPeriod);
   shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
   choose_indices_of_host();
+  // Where roots use a part of the indices, many connections lead one way only.
+  const bool both_ways = rank_indices_of_host_ == ranks_period_ && shard_indices_of_host_ == shards_period_;
+  can_take_turns_ = num_machines() == 2 && nodes.size() == num_workers && both_ways;
 }
 
 Tree::Tree(const Roster& roster)
     : Tree({roster.nodes.begin(), roster.nodes.end() - roster.num_added}, roster.num_workers) {
   for (size_t node = num_nodes(); node < roster.nodes.size(); ++node) add(roster.nodes[node]);
   for (const uint32_t server : roster.lost) lose(server);
+  if (roster.takes_turns) let_take_turns();
 }
 
 void Tree::add(const NodeInfo& server) {
@@ -173,6 +177,12 @@ uint32_t Tree::num_connections(uint32_t from, uint32_t to) const {
   };
   return std::min(std::max(ranks_beside(from), ranks_beside(to)), rank_indices_of_host_) *
          std::min(num_shards_[to], shard_indices_of_host_);
+}
+
+bool Tree::take_turns(uint32_t one, uint32_t other) const {
+  // Links and children are on the same threads only where both have equally many.
+  return takes_turns_ && one < num_workers() && other < num_workers() &&
+         machine_of(one) != machine_of(other) && num_shards_[one] == num_shards_[other];
 }
 
 uint32_t Tree::most_connections() const {

@@ -81,7 +81,15 @@ class Tree {
   // The connections that serve in turn between two nodes and the others of their machines, where
   // the root is at `to`.
   uint32_t num_connections(uint32_t from, uint32_t to) const;
-  // The largest number of them.
+  // Contributions and answers can take turns (protocol/outbox.h) between the workers of two machines
+  // that had no servers at the start. Between more machines, or with servers, connections of other
+  // peers use the card meanwhile.
+  bool can_take_turns() const { return can_take_turns_; }
+  // Whether those of the two nodes do.
+  bool take_turns(uint32_t one, uint32_t other) const;
+  // They do where they can (Roster::takes_turns).
+  void let_take_turns() { takes_turns_ = can_take_turns_; }
+  // The largest number of connections that serve in turn.
   uint32_t most_connections() const;
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
@@ -149,6 +157,8 @@ class Tree {
   uint32_t shards_period_ = 1;
   uint32_t rank_indices_of_host_ = 1;
   uint32_t shard_indices_of_host_ = 1;
+  bool can_take_turns_ = false;
+  bool takes_turns_ = false;
   std::vector<ReducerHost> reducer_hosts_;
 };
 

@@ -343,6 +343,12 @@ Scenario make_scenario(uint64_t seed) {
   scenario.probes_nics =
       scenario.network.bytes_per_s > 0 && random.chance(0.1) && scenario.rate_changes.empty();
   if (scenario.long_path_us != kNever) scenario.probes_nics = true;
+  // Where so much is lost, the workers of two machines take turns.
+  if (num_machines(scenario) == 2 && scenario.num_servers == 0 && scenario.rate_changes.empty() &&
+      Random(mix(seed ^ 0x7012)).chance(0.5)) {
+    scenario.probes_nics = true;
+    scenario.network.bytes_of_loss = 200;
+  }
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
   Random threads(mix(seed ^ 0x7EAD));
   const bool is_reset = std::ranges::any_of(

@@ -33,6 +33,9 @@ struct NetworkOptions {
   uint64_t bytes_per_s = 1'000'000'000;  // rate of each host; 0: unlimited
   size_t window_bytes = 256 << 10;
   size_t chunk_bytes = 16 << 10;
+  // TCP has to send a byte of so many again. Where paths are long, this makes a difference
+  // (protocol/nic_survey.h).
+  uint64_t bytes_of_loss = 2000;
   double slow_handshake_chance = 0;  // of a connect() to be answered late
   TimeUs max_handshake_us = 0;       // the delay of a late answer is drawn up to this
 };

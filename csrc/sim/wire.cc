@@ -7,9 +7,6 @@
 namespace byteps::sim {
 namespace {
 
-// TCP has to send a byte of so many again. Where paths are long, this makes a difference
-// (protocol/nic_survey.h).
-constexpr uint64_t kBytesOfLoss = 2000;
 // Time after which bytes lost on a cut path are sent again.
 constexpr TimeUs kRetransmitUs = 50'000;
 
@@ -93,7 +90,7 @@ transport::SentTraffic Wire::sent_traffic(int side) const {
   const TimeUs busy_us = is_busy ? network_.time().now_us() - direction.busy_since_us : 0;
   return {.bytes = direction.read_bytes,
           .busy_us = direction.busy_us + busy_us,
-          .resent_bytes = direction.read_bytes / kBytesOfLoss};
+          .resent_bytes = direction.read_bytes / network_.options().bytes_of_loss};
 }
 
 void Wire::detach(int side) {

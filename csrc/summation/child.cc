@@ -64,7 +64,7 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
-        const bool rest = shard_.outbox_.has_contributed();
+        const bool rest = !takes_turns_ && shard_.outbox_.has_contributed();
         if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
           connection_->pace(*rate);
         send_now(answer, [this, bytes, keep = answer.payload.keep,
@@ -174,7 +174,12 @@ Status Child::on_hello(const DataHead& head) {
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
   collector_ = collector;
-  if (is_paced()) pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
+  if (is_paced()) {
+    pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
+    takes_turns_ = shard_.position_.takes_turns[head.rank];
+    if (takes_turns_)
+      port_.take_turns({.node = head.rank, .shard = shard_.index_}, protocol::Outbox::Kind::kAnswer);
+  }
   child_ = static_cast<uint32_t>(child);
   return Status::ok();
 }

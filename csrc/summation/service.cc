@@ -9,7 +9,8 @@ namespace byteps::summation {
 
 Service::Service(const std::vector<ShardLoop>& loops, Metrics& metrics, ShardEvents& events) {
   for (const ShardLoop& each : loops) {
-    shards_.push_back(std::make_unique<Shard>(*each.loop, *each.outbox, metrics, events));
+    const auto index = static_cast<uint32_t>(shards_.size());
+    shards_.push_back(std::make_unique<Shard>(index, *each.loop, *each.outbox, metrics, events));
   }
   listeners_.resize(shards_.size());
 }

@@ -16,8 +16,10 @@ TimeUs grace_period_of_root(TimeUs limit_us) {
 
 }  // namespace
 
-Shard::Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events)
-    : loop_(loop),
+Shard::Shard(uint32_t index, transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics,
+             ShardEvents& events)
+    : index_(index),
+      loop_(loop),
       outbox_(outbox),
       metrics_(metrics),
       events_(events),
@@ -35,6 +37,7 @@ void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
 void Shard::start(const Position& position) {
   position_ = position;
   position_.bytes_per_s.resize(position.num_workers);
+  position_.takes_turns.resize(position.num_workers);
   const Collector::Environment environment{
       loop_, metrics_, pool_, events_, position.epoch, position.num_workers, position.may_be_lost};
   protocol::WaitLimits limits = position.limits;

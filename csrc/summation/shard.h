@@ -40,6 +40,8 @@ struct Position {
   protocol::Children ranks;     // ranks of this machine; empty: no level of the machine here
   // Sending rate (protocol/pacing.h) to each rank that contributes for its machine; 0: no limit.
   std::vector<uint64_t> bytes_per_s;
+  // Whether answers to the rank take turns with contributions (protocol/outbox.h).
+  std::vector<bool> takes_turns = {};
   // For the reduction level of the machine (summation/reduction_level.h).
   ParentLink* parent_link = nullptr;
   uint32_t num_final_roots = 0;
@@ -53,8 +55,10 @@ struct Position {
 
 class Shard {
  public:
-  // `outbox`: that of the loop. All arguments must outlive the shard.
-  Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events);
+  // `index`: among the shards of the service. `outbox`: that of the loop. All other arguments must
+  // outlive the shard.
+  Shard(uint32_t index, transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics,
+        ShardEvents& events);
   ~Shard();  // on the loop's thread, or after the loop has stopped
 
   // Adds a connection from a listener of this service, or from the worker of this process. It is
@@ -109,6 +113,7 @@ class Shard {
   template <typename F>
   void for_each_collector(F&& f);
 
+  const uint32_t index_;
   transport::EventLoop& loop_;
   protocol::Outbox& outbox_;
   Metrics& metrics_;

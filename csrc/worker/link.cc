@@ -118,6 +118,7 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
       .type = DataType::kHello, .level = options_.level, .epoch = options_.epoch, .rank = options_.rank};
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
+  if (options_.takes_turns) port_->take_turns(*options_.takes_turns, protocol::Outbox::Kind::kContribution);
   say_holds(std::exchange(early_holds_, {}));
   if (stated_ > 0) say_stated(stated_);
   offer(std::exchange(early_, {}));

@@ -61,9 +61,11 @@ struct LinkOptions {
   uint32_t rank = 0;  // of this worker
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
-  uint32_t service = 0;        // node number of the service
-  std::string service_text;    // description of the service for messages
-  uint64_t bytes_per_s = 0;    // sending rate (protocol/pacing.h); 0: no limit
+  uint32_t service = 0;      // node number of the service
+  std::string service_text;  // description of the service for messages
+  uint64_t bytes_per_s = 0;  // sending rate (protocol/pacing.h); 0: no limit
+  // Contributions take turns with the answers to this shard of the same node (protocol/outbox.h).
+  std::optional<protocol::Outbox::Peer> takes_turns = std::nullopt;
   TimeUs silence_us = kNever;  // for Connection::limit_silence
   // Null: nothing can be lost but the whole job.
   HeldResults* held = nullptr;

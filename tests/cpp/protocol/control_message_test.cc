@@ -34,6 +34,7 @@ Roster random_roster(Random& random) {
   roster.timeout_us = 1 + random.below(kMaxTimeoutUs);
   roster.partition_bytes = random.below(kMaxTensorBytes + 1);
   roster.failover = random.below(2) == 1;
+  roster.takes_turns = random.below(2) == 1;
   roster.has_standby = random.below(2) == 1;
   for (uint32_t i = 0; i < roster.num_workers; ++i) {
     roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
@@ -124,7 +125,7 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({14, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({15, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 

@@ -298,6 +298,22 @@ TEST_F(SurveyTest, WherePacketsAreLostCardsDifferMoreByChance) {
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{140, 220, 140})) << "220 is too much for chance";
 }
 
+TEST_F(SurveyTest, LossesAndLongPathsSuitTurns) {
+  struct Case {
+    uint64_t rtt_us;
+    uint32_t resent_ppm;
+    bool suits;
+  };
+  for (const auto& [rtt_us, resent_ppm, suits] :
+       {Case{100, 0, false}, Case{1'999, 2'000, false}, Case{2'000, 0, true}, Case{100, 2'001, true}}) {
+    rtt_us_ = rtt_us;
+    resent_ppm_ = resent_ppm;
+    begin(nodes_with(1, 1), 2);
+    apply([](uint32_t) { return 300; });
+    EXPECT_EQ(survey_->suits_turns(), suits) << rtt_us << " us, " << resent_ppm << " ppm";
+  }
+}
+
 TEST_F(SurveyTest, ShardsChosenByTheUserStayOnALongPath) {
   rtt_us_ = kLongPathUs;
   resent_ppm_ = 100;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -140,6 +141,101 @@ TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
   EXPECT_FALSE(outbox.has_contributed()) << "the other port's is not written";
   other.close();
   EXPECT_TRUE(outbox.has_contributed());
+}
+
+class TurnsTest : public testing::Test {
+ protected:
+  TurnsTest() {
+    contributions_.take_turns({.node = 7}, OutboxKind::kContribution);
+    answers_.take_turns({.node = 7}, OutboxKind::kAnswer);
+  }
+  void contribute(char name, int32_t priority = 0) { push(contributions_, name, priority); }
+  void answer(char name, int32_t priority = 0) { push(answers_, name, priority, OutboxKind::kAnswer); }
+  void push(Outbox::Port& port, char name, int32_t priority, OutboxKind kind = OutboxKind::kContribution) {
+    port.push(priority, kind, 10, [this, name] { sent_ += name; });
+  }
+  std::string sent_;
+  Outbox outbox_{10};
+  Outbox::Port contributions_{outbox_};
+  Outbox::Port answers_{outbox_};
+};
+
+TEST_F(TurnsTest, AnswersWaitUntilTheContributionsToThePeerAreWritten) {
+  answer('x');
+  answers_.sent(10);
+  contribute('a');
+  contribute('b');
+  answer('y');
+  answer('z');
+  EXPECT_EQ(sent_, "xa") << "nothing was to be contributed when the first answer came";
+  contributions_.sent(10);
+  EXPECT_EQ(sent_, "xab") << "the last one is not written yet";
+  contributions_.sent(10);
+  EXPECT_EQ(sent_, "xaby");
+  answers_.sent(10);
+  EXPECT_EQ(sent_, "xabyz");
+}
+
+TEST_F(TurnsTest, AContributionDoesNotWait) {
+  answer('x');
+  contribute('a');
+  EXPECT_EQ(sent_, "xa");
+}
+
+TEST_F(TurnsTest, AnUrgentAnswerDoesNotWaitForContributionsThatAreLessUrgent) {
+  contribute('a', 1);
+  contribute('b', 0);
+  answer('x', 1);
+  EXPECT_EQ(sent_, "a");
+  contributions_.sent(10);
+  EXPECT_EQ(sent_, "abx");
+  contribute('c', 1);
+  answers_.sent(10);
+  answer('y', 1);
+  EXPECT_EQ(sent_, "abx") << "c is as urgent and waits for the credit only";
+}
+
+TEST_F(TurnsTest, OtherPeersDoNotWait) {
+  Outbox::Port contributions(outbox_), answers(outbox_);
+  contributions.take_turns({.node = 8}, OutboxKind::kContribution);
+  answers.take_turns({.node = 8}, OutboxKind::kAnswer);
+  contribute('a');
+  answer('x');
+  push(answers, 'y', 0, OutboxKind::kAnswer);
+  EXPECT_EQ(sent_, "ay");
+}
+
+TEST_F(TurnsTest, ContributionsThatNeverGoHoldUpNoAnswer) {
+  contribute('a');
+  contribute('b');
+  answer('x');
+  contributions_.close();
+  EXPECT_EQ(sent_, "ax");
+}
+
+TEST_F(TurnsTest, AConnectionMayTakeThePlaceOfAnother) {
+  std::optional<Outbox::Port> old(outbox_);
+  old->take_turns({.node = 9}, OutboxKind::kContribution);
+  Outbox::Port answers(outbox_);
+  answers.take_turns({.node = 9}, OutboxKind::kAnswer);
+  push(*old, 'a', 0);
+  push(answers, 'x', 0, OutboxKind::kAnswer);
+  EXPECT_EQ(sent_, "a");
+  old.reset();
+  EXPECT_EQ(sent_, "ax");
+  answers.sent(10);
+  Outbox::Port replacement(outbox_);
+  replacement.take_turns({.node = 9}, OutboxKind::kContribution);
+  push(replacement, 'b', 0);
+  push(answers, 'y', 0, OutboxKind::kAnswer);
+  EXPECT_EQ(sent_, "axb");
+}
+
+TEST_F(TurnsTest, WhatIsFlushedHasNoTurn) {
+  contribute('a');
+  answer('x');
+  answers_.flush();
+  EXPECT_EQ(sent_, "ax");
 }
 
 // Checks the bytes that a connection sends before an urgent partition, for random pushes: those of

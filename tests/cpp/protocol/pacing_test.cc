@@ -61,13 +61,14 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
   };
   for (const Case& job :
        {Case{{1, 1, 1, 1}, 0, 1}, Case{{1, 1, 1, 1}, 2, 1}, Case{{1, 1, 1}, 3, 2},
-        Case{{1, 1, 1, 1, 1, 1}, 3, 1}, Case{{2, 2, 2}, 0, 1}, Case{{4, 4, 4}, 1, 3},
+        Case{{1, 1, 1, 1, 1, 1}, 3, 1}, Case{{2, 2, 2}, 0, 1}, Case{{3, 1}, 0, 2}, Case{{4, 4, 4}, 1, 3},
         // Roots use a part of the ranks and shards only.
         Case{std::vector<uint32_t>(40, 4), 8, 4}, Case{std::vector<uint32_t>(520, 1), 40, 4}}) {
     uint32_t workers = 0;
     for (const uint32_t ranks : job.ranks) workers += ranks;
     const std::vector<NodeInfo> nodes = paced_nodes(job.ranks, job.servers, 1000, job.shards);
-    const Tree tree(nodes, workers);
+    Tree tree(nodes, workers);
+    tree.let_take_turns();
     const std::vector<double> shares = *reducer_host_shares(tree.reducer_hosts(), {});
     const Pace pace(tree, shares);
     std::vector<double> out(tree.num_reducer_hosts()), in(tree.num_reducer_hosts());
@@ -85,7 +86,8 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
               {ranks[serving_index % ranks.size()], root, tree.shard(root, tree.shard_index(location))});
         }
         for (const auto& [from, root, shard] : connections) {
-          const auto rate = static_cast<double>(pace.rate(from, root, tree));
+          auto rate = static_cast<double>(pace.rate(from, root, tree));
+          if (tree.take_turns(from, root)) rate /= 2;  // each of two has it half of the time
           out[machine] += rate;
           in[reducer_host] += rate;
           out[reducer_host] += rate;
@@ -98,6 +100,22 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
       EXPECT_NEAR(in[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer host " << reducer_host;
     }
   }
+}
+
+TEST(Pace, ContributionsAndAnswersThatTakeTurnsHaveTheRateOfBoth) {
+  Tree tree(paced_nodes({3, 3}, 0, 1000), 6);
+  tree.let_take_turns();
+  const Pace pace(tree, {0.3, 0.7});
+  EXPECT_NEAR(3 * static_cast<double>(pace.rate(0, 3, tree)) / payload_bytes_per_s(1000), 1, 0.01);
+  EXPECT_EQ(pace.rate(3, 0, tree), pace.rate(0, 3, tree));
+}
+
+TEST(Pace, AConnectionThatHasThePathAloneIsNotLimited) {
+  Tree tree(paced_nodes({1, 1}, 0, 1000), 2);
+  const Pace pace(tree, {0.5, 0.5});
+  EXPECT_GT(pace.rate(0, 1, tree), 0u);
+  tree.let_take_turns();
+  EXPECT_EQ(pace.rate(0, 1, tree), 0u);
 }
 
 TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {

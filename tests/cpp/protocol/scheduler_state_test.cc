@@ -302,6 +302,26 @@ class MeasuringTest : public SchedulerStateTest {
   }
 };
 
+TEST_F(MeasuringTest, TwoWorkersTakeTurnsOnALongPath) {
+  for (const bool far : {false, true}) {
+    state_ = SchedulerState({.num_workers = 2,
+                             .start_timeout_us = kStartUs,
+                             .timeout_us = kTimeoutUs,
+                             .op_timeout_us = kOpUs,
+                             .probe_nics = true,
+                             .first_epoch = 5},
+                            0);
+    receive(0, join_of(Role::kWorker, 0, "a"), 0);
+    receive(1, join_of(Role::kWorker, 1, "b"), 0);
+    for (PeerId peer = 0; peer < 2; ++peer) receive(peer, ProbeReady{{"10.0.0.1:1"}});
+    for (uint32_t hub = 0; hub < 2; ++hub)
+      receive(hub, ProbeDone{first<ProbeStart>().round, 10'000'000, far ? 20'000u : 100u});
+    EXPECT_EQ(first<Roster>().takes_turns, far);
+  }
+  start(0);
+  EXPECT_FALSE(roster_after(20'000).takes_turns) << "the server has a part of the card";
+}
+
 TEST_F(MeasuringTest, ReportsAreOfManyRoundTrips) {
   start(750'000);
   EXPECT_EQ(roster_after(100).report_us, 750'000u);

@@ -199,6 +199,40 @@ TEST(Tree, AServerThatComesIsOneMoreRootAndChangesNothingElse) {
   EXPECT_TRUE(tree.connects(3, 5, Level::kCluster));
 }
 
+TEST(Tree, TheWorkersOfTwoMachinesWithoutServersTakeTurns) {
+  const auto take_turns = [](Tree tree, uint32_t one, uint32_t other) {
+    EXPECT_FALSE(tree.take_turns(one, other)) << "not yet";
+    tree.let_take_turns();
+    return tree.take_turns(one, other);
+  };
+  EXPECT_TRUE(take_turns(make_tree("ab"), 0, 1));
+  EXPECT_TRUE(take_turns(make_tree("ab"), 1, 0));
+  EXPECT_TRUE(take_turns(make_tree("aabb"), 1, 2));
+  EXPECT_TRUE(take_turns(make_tree("aab", 0, {2, 2, 2}), 1, 2));
+  EXPECT_FALSE(take_turns(make_tree("aabb"), 0, 1)) << "one machine";
+  EXPECT_FALSE(take_turns(make_tree("abc"), 0, 1)) << "others use the card";
+  EXPECT_FALSE(take_turns(make_tree("ab", 1), 0, 1)) << "others use the card";
+  EXPECT_FALSE(take_turns(make_tree("ab", 0, {1, 2}), 0, 1)) << "answers leave on another thread";
+  // Each machine's roots use a part of the many serving indices only.
+  const std::string many = std::string(15, 'a') + std::string(16, 'b');
+  EXPECT_FALSE(take_turns(make_tree(many, 0, std::vector<size_t>(many.size(), 4)), 0, 15));
+}
+
+TEST(Tree, TurnsGoOnWhenAServerComes) {
+  Roster roster;
+  roster.num_workers = 2;
+  roster.takes_turns = true;
+  roster.num_added = 1;
+  for (int node = 0; node < 3; ++node) {
+    roster.nodes.emplace_back();
+    roster.nodes.back().machine = "machine " + std::to_string(node);
+    roster.nodes.back().endpoints = {{"tcp", {"10.0.0.1:1"}}};
+  }
+  const Tree tree(roster);
+  EXPECT_TRUE(tree.take_turns(0, 1)) << "as at the start, because their connections do";
+  EXPECT_FALSE(tree.take_turns(0, 2));
+}
+
 TEST(Tree, ServersThatLiveShareTheCardOfTheirMachine) {
   Tree tree = make_tree("ab");
   for (int i = 0; i < 2; ++i) tree.add(server_on("box", 900));

@@ -104,7 +104,7 @@ class Peer final : public transport::Receiver {
 class ShardFixture : public testing::Test, public ShardEvents {
  protected:
   ShardFixture() : loop_(std::move(*transport::EpollLoop::create("shard-test"))) {
-    shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
+    shard_ = std::make_unique<Shard>(0, *loop_, outbox_, metrics_, *this);
   }
   // Starts a shard at `position` of the job, to which ranks 0 and 1 contribute at `level`.
   void start(Position position, Level level) {
