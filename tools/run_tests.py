@@ -1,10 +1,10 @@
 """Runs every test of the project, or the parts named as arguments, and counts them.
 
-    tools/run_tests.py [release] [simulator] [core] [python] [benchmarks] [asan-ubsan] [tsan]
+    tools/run_tests.py [release] [some-seeds] [simulator] [core] [python] [benchmarks] [asan-ubsan] [tsan]
 
 "core" is the part of "python" that needs PyTorch at most, neither root nor other launchers, and few
-minutes. `make test` runs release, simulator and core. With no argument all parts but "core" run, as
-in `make test-all`.
+minutes; "some-seeds" is a part of "simulator". `make test` runs release, some-seeds and core. With no
+argument all other parts run, as in `make test-all`.
 
 Ends with a table, the skipped tests with their reasons, and one line "N passed, N failed, N
 skipped". The exit code is 0 only if nothing failed and every skip is one that
@@ -125,8 +125,8 @@ def run_benchmarks() -> Outcome:
     return Outcome(failures=["build of the C++ benchmarks: see above"])
 
 
-def run_simulator() -> Outcome:
-    if build("release") and succeeds(ROOT / "build/release/bps_sim", "--seeds", "10000", "--jobs", "2"):
+def run_simulator(seeds: int) -> Outcome:
+    if build("release") and succeeds(ROOT / "build/release/bps_sim", "--seeds", str(seeds), "--jobs", "2"):
         return Outcome(passed=1)
     return Outcome(failures=["bps_sim or its build: see above"])
 
@@ -154,8 +154,9 @@ CORE = (
     "tests/integration/test_settings.py",
     "tests/integration/test_strangers.py",
 )
-# torch.library's own checks of its operators take half a minute.
-NOT_CORE = ("-k", "not passes_opcheck")
+# These take a quarter of a minute of both cores or more.
+SLOW = ("passes_opcheck", "buckets_of_every_size", "powersgd_hook", "meet_at_a_port", "one_graph")
+NOT_CORE = ("-k", " and ".join(f"not {name}" for name in SLOW))
 PYTEST_IN_PARALLEL = (f"--numprocesses={PYTEST_JOBS}", "--dist=loadfile")
 
 
@@ -196,7 +197,8 @@ def run_python() -> Outcome:
 
 PARTS: dict[str, Callable[[], Outcome]] = {
     "release": lambda: run_cpp("release"),
-    "simulator": run_simulator,
+    "some-seeds": lambda: run_simulator(4000),
+    "simulator": lambda: run_simulator(10000),
     "core": run_core,
     "python": run_python,
     "benchmarks": run_benchmarks,
@@ -247,7 +249,7 @@ def main(names: list[str]) -> int:
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     outcomes: dict[str, Outcome] = {}
-    for name in [part for part in PARTS if (part in names if names else part != "core")]:
+    for name in [part for part in PARTS if (part in names if names else part not in ("some-seeds", "core"))]:
         print(f"\n=== {name}", flush=True)
         started = time.monotonic()
         outcomes[name] = PARTS[name]()
