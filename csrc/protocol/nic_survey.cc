@@ -67,12 +67,14 @@ void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders
   Card& card = cards_[card_of_node_[node]];
   const double mbps = nic_mbps_of_payload(static_cast<double>(done.bytes_per_s));
   const bool is_first = !std::exchange(card.is_measured, true);
-  if (!is_first)
-    card.needs_all_shards = card.connections > card.num_threads && mbps >= kLeastGain * card.mbps;
+  if (card.connections == 1) card.mbps_of_one = std::max(card.mbps_of_one, mbps);
+  if (card.connections > card.num_threads) card.mbps_of_all = mbps;
   card.mbps = std::max(card.mbps, mbps);
   if (done.resent_ppm > kLossyPpm) loses_ = true;
   round_trip_us_ = std::max(round_trip_us_, static_cast<TimeUs>(done.rtt_us));
-  const uint32_t again = is_first ? second_connections(card, done) : 0;
+  uint32_t again = is_first ? second_connections(card, done) : 0;
+  // One connection may have lost more than its part by chance.
+  if (card.connections > 1 && card.needs_all_shards()) again = 1;
   if (again > 0) {
     card.connections = again;
     begin_step(now);
@@ -89,6 +91,16 @@ uint32_t NicSurvey::second_connections(const Card& card, const ProbeDone& first)
   if (is_long && first.resent_ppm > 0 && all > 1) return all;
   // One connection is slower than the card if its thread is the limit.
   return useful_shards(2 * card.mbps) > 1 && card.num_threads > 1 ? card.num_threads : 0;
+}
+
+bool NicSurvey::Card::needs_all_shards() const {
+  return mbps_of_all > 0 && mbps_of_all >= kLeastGain * mbps_of_one;
+}
+
+// Between two machines there is one path, which both have measured, and turns need as many
+// connections at both.
+bool NicSurvey::needs_all_shards(const Card& card) const {
+  return cards_.size() == 2 ? std::ranges::all_of(cards_, &Card::needs_all_shards) : card.needs_all_shards();
 }
 
 bool NicSurvey::suits_turns() const { return loses_ || round_trip_us_ >= kFarUs; }
@@ -130,7 +142,7 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
       node.nic_mbps = static_cast<uint32_t>(std::lround(speeds[card_of_node_[i]]));
       if (fit_shards && node.nic_mbps > 0)
         most_shards = std::min<size_t>(most_shards, useful_shards(node.nic_mbps));
-      if (card.needs_all_shards) most_shards = node.num_shards();
+      if (needs_all_shards(card)) most_shards = node.num_shards();
     }
     for (Endpoint& endpoint : node.endpoints)
       endpoint.addresses.resize(std::min(endpoint.addresses.size(), most_shards));

@@ -89,8 +89,10 @@ class NicSurvey {
     std::vector<std::string> addresses;
     uint32_t connections = 1;  // to each helper, in the current or last measurement
     double mbps = 0;           // measured
-    bool is_measured = false;  // once, or twice
-    bool needs_all_shards = false;
+    double mbps_of_one = 0;    // with one connection
+    double mbps_of_all = 0;    // with all, on a long path
+    bool is_measured = false;  // once, or more often
+    bool needs_all_shards() const;
   };
 
   void begin_step(TimeUs now);
@@ -98,6 +100,7 @@ class NicSurvey {
   ProbeStart order_for(size_t hub) const;
   // The number of connections for a second measurement; 0: none is needed.
   uint32_t second_connections(const Card& card, const ProbeDone& first) const;
+  bool needs_all_shards(const Card& card) const;
 
   size_t num_groups() const;
 

@@ -265,6 +265,37 @@ TEST_F(SurveyTest, ALongPathThatLosesPacketsGetsAllShardsIfTheyAreFaster) {
   EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 8, 8})) << "60 / 50 is no gain";
 }
 
+TEST_F(SurveyTest, OneConnectionThatWasSlowByChanceIsMeasuredAgain) {
+  rtt_us_ = kLongPathUs;
+  resent_ppm_ = 100;
+  begin(nodes_with(1, 8), 3);
+  apply([this](uint32_t node) {
+    mbps_of_connection_ = connections_.empty() ? 50 : 250;
+    return node == 0 ? 280 : 300;
+  });
+  EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{300, 300, 300}));
+  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 1, 1}));
+}
+
+TEST_F(SurveyTest, TwoMachinesHaveAsManyConnectionsAtBoth) {
+  rtt_us_ = kLongPathUs;
+  resent_ppm_ = 100;
+  std::vector<NodeInfo> nodes = nodes_with(1, 8);
+  nodes.resize(2);
+  for (const double of_second : {100, 250}) {
+    connections_.clear();
+    hubs_.clear();
+    begin(nodes, 2);
+    apply([&](uint32_t) {
+      mbps_of_connection_ = hubs_.empty() || hubs_.back() == 0 ? 100 : of_second;
+      return 300;
+    });
+    const size_t shards = of_second == 100 ? 8 : 1;
+    EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{shards, shards}));
+  }
+}
+
 TEST_F(SurveyTest, APathThatIsNotLongOrLosesNothingHasOneConnectionForEachThread) {
   mbps_of_connection_ = 50;
   for (const auto& [rtt_us, resent_ppm] : {std::pair(kLongPathUs - 1, 100u), std::pair(kLongPathUs, 0u)}) {
