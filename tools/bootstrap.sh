@@ -64,22 +64,17 @@ python3 -c 'import ensurepip' 2>/dev/null || fail \
   "Debian: apt-get install python3-venv. Otherwise put another python3 first on PATH."
 
 [ -x .venv/bin/pip ] || python3 -m venv .venv
-pip_install() { .venv/bin/pip install -qq --disable-pip-version-check -c tools/constraints.txt "$@"; }
-echo "Installing Python packages into .venv (PyTorch is large), building byteps (CMake, build/release)"
+# Python compiles what it imports; compiling all of PyTorch takes longer than unpacking it.
+pip_install() { .venv/bin/pip install -qq --disable-pip-version-check --no-compile -c tools/constraints.txt "$@"; }
+echo "Installing Python packages into .venv (PyTorch is large)"
+pip_install torch  # first, in the pinned release, so that nothing below pulls another one
 pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
-[ "$goal" != test-all ] || export CMAKE_ARGS="-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"
-# One core unpacks PyTorch while another one compiles. The pinned release comes before all else, so that
-# nothing below pulls another one.
-pip_install torch &
-torch=$!
-trap 'kill $torch 2>/dev/null' EXIT
-PATH="$PWD/.venv/bin:$PATH" .venv/bin/python setup.py --quiet build_ext --inplace
-wait $torch
-trap - EXIT
 extras=torch,examples
 [ "$goal" != test ] || extras+=,test
 [ "$goal" != test-all ] || extras+=,tensorflow,test,dev
 [ "$goal" != bench ] || extras+=,tensorflow,bench
+echo "Building byteps (CMake, build/release)"
+[ "$goal" != test-all ] || export CMAKE_ARGS="-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"
 
 if [ "$goal" = test-all ]; then
