@@ -12,7 +12,8 @@
 // It recovers from a loss in less time than two with half of the card each, and needs no limit: two
 // workers at 200 Mbit/s summed 16 MiB in 0.72 instead of 0.78 s with 1 % of losses, in 0.76 instead of
 // 0.78 s with a delay of 20 ms, in 0.80 instead of 0.89 s with both. On a short clean path turns gain
-// nothing, and cost a fifth more CPU time: the sums have left the caches when they are sent.
+// nothing, and at 10 Gbit/s 64 MiB took 0.068 instead of 0.063 s: the sums have left the caches when
+// they are sent.
 //
 // Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training
 // Acceleration" (ByteScheduler), SOSP 2019, section 4.
