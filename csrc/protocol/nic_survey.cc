@@ -74,7 +74,7 @@ void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders
   round_trip_us_ = std::max(round_trip_us_, static_cast<TimeUs>(done.rtt_us));
   uint32_t again = is_first ? second_connections(card, done) : 0;
   // One connection may have lost more than its part by chance.
-  if (card.connections > 1 && card.needs_all_shards()) again = 1;
+  if (card.connections > 1 && card.gains_by_all()) again = 1;
   if (again > 0) {
     card.connections = again;
     begin_step(now);
@@ -93,14 +93,14 @@ uint32_t NicSurvey::second_connections(const Card& card, const ProbeDone& first)
   return useful_shards(2 * card.mbps) > 1 && card.num_threads > 1 ? card.num_threads : 0;
 }
 
-bool NicSurvey::Card::needs_all_shards() const {
+bool NicSurvey::Card::gains_by_all() const {
   return mbps_of_all > 0 && mbps_of_all >= kLeastGain * mbps_of_one;
 }
 
 // Between two machines there is one path, which both have measured, and turns need as many
 // connections at both.
 bool NicSurvey::needs_all_shards(const Card& card) const {
-  return cards_.size() == 2 ? std::ranges::all_of(cards_, &Card::needs_all_shards) : card.needs_all_shards();
+  return cards_.size() == 2 ? std::ranges::all_of(cards_, &Card::gains_by_all) : card.gains_by_all();
 }
 
 bool NicSurvey::suits_turns() const { return loses_ || round_trip_us_ >= kFarUs; }

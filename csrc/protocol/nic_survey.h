@@ -92,7 +92,8 @@ class NicSurvey {
     double mbps_of_one = 0;    // with one connection
     double mbps_of_all = 0;    // with all, on a long path
     bool is_measured = false;  // once, or more often
-    bool needs_all_shards() const;
+    // All connections are faster than one.
+    bool gains_by_all() const;
   };
 
   void begin_step(TimeUs now);

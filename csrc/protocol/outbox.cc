@@ -6,32 +6,25 @@
 namespace byteps::protocol {
 
 Outbox::Port::~Port() {
-  if (!peer_) return;
-  Port*& self = outbox_.port_of(*peer_, kind_);
-  if (self != this) return;  // another connection has taken its place
-  heap_.clear();
-  outstanding_bytes_ = 0;
-  let_answers_go();
-  self = nullptr;
+  // Otherwise another connection has taken its place.
+  if (turns_ != nullptr && registered() == this) registered() = nullptr;
 }
 
-void Outbox::Port::take_turns(const Peer& peer, Kind kind) {
-  peer_ = peer;
-  kind_ = kind;
-  outbox_.port_of(peer, kind) = this;
+void Outbox::Port::take_turns(const Peer& peer) {
+  turns_ = &outbox_.turns_[peer];
+  registered() = this;
 }
 
-Outbox::Port*& Outbox::port_of(const Peer& peer, Kind kind) {
-  Turns& turns = turns_[peer];
-  return kind == Kind::kContribution ? turns.contributions : turns.answers;
+Outbox::Port*& Outbox::Port::registered() const {
+  return kind_ == Kind::kContribution ? turns_->contributions : turns_->answers;
 }
 
-void Outbox::Port::push(int32_t priority, Kind kind, uint64_t bytes, Send send) {
-  if (kind == Kind::kContribution) {
+void Outbox::Port::push(int32_t priority, uint64_t bytes, Send send) {
+  if (kind_ == Kind::kContribution) {
     outbox_.contributed_ = true;
     count_contributions(contribution_bytes_ + bytes);
   }
-  heap_.push_back({priority, kind, next_sequence_++, bytes, std::move(send)});
+  heap_.push_back({priority, next_sequence_++, bytes, std::move(send)});
   std::push_heap(heap_.begin(), heap_.end());
   pump();
 }
@@ -71,9 +64,8 @@ void Outbox::Port::pump() {
 }
 
 bool Outbox::Port::waits_its_turn(int32_t priority) const {
-  if (!peer_ || kind_ != Kind::kAnswer) return false;
-  const Port* const contributions = outbox_.port_of(*peer_, Kind::kContribution);
-  return contributions != nullptr && contributions->has_unwritten(priority);
+  if (turns_ == nullptr || kind_ != Kind::kAnswer) return false;
+  return turns_->contributions != nullptr && turns_->contributions->has_unwritten(priority);
 }
 
 bool Outbox::Port::has_unwritten(int32_t least_priority) const {
@@ -82,8 +74,8 @@ bool Outbox::Port::has_unwritten(int32_t least_priority) const {
 }
 
 void Outbox::Port::let_answers_go() {
-  if (!peer_ || kind_ != Kind::kContribution) return;
-  if (Port* const answers = outbox_.port_of(*peer_, Kind::kAnswer)) answers->pump();
+  if (turns_ == nullptr || kind_ != Kind::kContribution) return;
+  if (turns_->answers != nullptr) turns_->answers->pump();
 }
 
 void Outbox::Port::send_first() {

@@ -22,7 +22,6 @@
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,6 @@ namespace byteps::protocol {
 // The credit of the connections of one event loop; each connection has a Port. Not thread-safe.
 class Outbox {
  public:
-  // Without turns, answers go first at equal priority: each completes a round that others wait for.
   enum class Kind : uint8_t { kContribution, kAnswer };
   struct Peer {
     uint32_t node = 0;
@@ -49,20 +47,28 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
+  class Port;
+  // The two ports of a peer; null: there is none now.
+  struct Turns {
+    Port* contributions = nullptr;
+    Port* answers = nullptr;
+  };
+
   class Port {
    public:
-    explicit Port(Outbox& outbox) : outbox_(outbox) {}
+    // `kind`: of all that it carries.
+    Port(Outbox& outbox, Kind kind) : outbox_(outbox), kind_(kind) {}
     ~Port();
     Port(const Port&) = delete;
     Port& operator=(const Port&) = delete;
 
-    // This port carries the contributions, or the answers, to this shard of a node. An answer waits
-    // while unwritten contributions to the same shard are at least as urgent.
-    void take_turns(const Peer& peer, Kind kind);
+    // This port leads to this shard of a node. An answer waits while unwritten contributions to the
+    // same shard are at least as urgent. Before a port is destroyed that has any, it must be closed.
+    void take_turns(const Peer& peer);
+    bool takes_turns() const { return turns_ != nullptr; }
     // `send` is called now or later, unless close() comes first. Order: larger `priority` first,
-    // then `kind`, then the order of the calls. The first in order is never overtaken by a smaller
-    // one.
-    void push(int32_t priority, Kind kind, uint64_t bytes, Send send);
+    // then the order of the calls. The first in order is never overtaken by a smaller one.
+    void push(int32_t priority, uint64_t bytes, Send send);
     // `bytes` that were handed over have been written. Reports that arrive after close() are
     // ignored.
     void sent(uint64_t bytes);
@@ -90,13 +96,12 @@ class Outbox {
    private:
     struct Entry {
       int32_t priority;
-      Kind kind;
       uint64_t sequence;
       uint64_t bytes;
       Send send;
       bool operator<(const Entry& other) const {
         if (priority != other.priority) return priority < other.priority;
-        return kind != other.kind ? kind < other.kind : sequence > other.sequence;
+        return sequence > other.sequence;
       }
     };
 
@@ -105,37 +110,30 @@ class Outbox {
     bool waits_its_turn(int32_t priority) const;
     bool has_unwritten(int32_t least_priority) const;
     void let_answers_go();
+    Port*& registered() const;
     void send_first();
     void count_contributions(uint64_t bytes);
 
     Outbox& outbox_;
+    const Kind kind_;
+    Turns* turns_ = nullptr;   // null: it takes none
     std::vector<Entry> heap_;  // a heap: the first in order is in front
     uint64_t outstanding_bytes_ = 0;
     int32_t last_priority_ = 0;  // of what has been handed over
     uint64_t next_sequence_ = 0;
     uint64_t contribution_bytes_ = 0;  // see Outbox::has_contributed()
     bool pumping_ = false;             // send() may push, or report bytes as sent immediately
-    std::optional<Peer> peer_;         // it takes turns
-    Kind kind_ = Kind::kContribution;
   };
 
   // Sets the credit of each port, effective at the port's next event.
   void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
   uint64_t credit_bytes() const { return credit_bytes_; }
-  // True if there were contributions, and those of all ports have been written or dropped. (On a
-  // port that also carries answers, written bytes of answers are counted as well.)
+  // True if there were contributions, and those of all ports have been written or dropped.
   bool has_contributed() const { return contributed_ && contribution_bytes_ == 0; }
   // The burst budget that the pacers of the ports' connections share.
   Burst& burst() { return burst_; }
 
  private:
-  struct Turns {
-    Port* contributions = nullptr;
-    Port* answers = nullptr;
-  };
-
-  Port*& port_of(const Peer& peer, Kind kind);
-
   uint64_t credit_bytes_;
   uint64_t contribution_bytes_ = 0;  // sum over all ports
   bool contributed_ = false;

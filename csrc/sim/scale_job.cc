@@ -54,7 +54,8 @@ class ScaleJob {
   struct Connection {
     Connection(const ScaleWireOptions& up, const ScaleWireOptions& down, Outbox& sender, Outbox& root,
                ScaleEvents& events)
-        : contributions(up, sender, events), answers(down, root, events) {}
+        : contributions(up, Outbox::Kind::kContribution, sender, events),
+          answers(down, Outbox::Kind::kAnswer, root, events) {}
     ScaleWire contributions;
     ScaleWire answers;
   };
@@ -218,7 +219,7 @@ void ScaleJob::on_ready(uint32_t number) {
 
 void ScaleJob::contribute(const Start& start) {
   if (tree_.num_machines() == 1) return on_answer(start);
-  connection_of(start).contributions.send(start.head.priority, Outbox::Kind::kContribution, start.head.bytes,
+  connection_of(start).contributions.send(start.head.priority, start.head.bytes,
                                           [this, &start] { on_contributions(start); });
 }
 
@@ -226,7 +227,7 @@ void ScaleJob::contribute(const Start& start) {
 void ScaleJob::on_contributions(const Start& start) {
   Thread& root = thread(roots_, root_of(start));
   root.core.work(sum_seconds(tree_.num_machines(), start), [this, &start] {
-    connection_of(start).answers.send(start.head.priority, Outbox::Kind::kAnswer, start.head.bytes,
+    connection_of(start).answers.send(start.head.priority, start.head.bytes,
                                       [this, &start] { on_answer(start); });
   });
 }

@@ -7,16 +7,17 @@
 
 namespace byteps::sim {
 
-ScaleWire::ScaleWire(const ScaleWireOptions& options, protocol::Outbox& outbox, ScaleEvents& events)
+ScaleWire::ScaleWire(const ScaleWireOptions& options, protocol::Outbox::Kind kind, protocol::Outbox& outbox,
+                     ScaleEvents& events)
     : options_(options),
       outbox_(outbox),
       events_(events),
+      port_(outbox, kind),
       pacer_(options.paced_bytes_per_s),
       bytes_per_s_(options.free_bytes_per_s) {}
 
-void ScaleWire::send(int32_t priority, protocol::Outbox::Kind kind, uint64_t bytes,
-                     ScaleEvents::Event arrived) {
-  port_.push(priority, kind, bytes, [this, bytes, arrived = std::move(arrived)]() mutable {
+void ScaleWire::send(int32_t priority, uint64_t bytes, ScaleEvents::Event arrived) {
+  port_.push(priority, bytes, [this, bytes, arrived = std::move(arrived)]() mutable {
     hand_over({bytes, std::move(arrived)});
   });
 }

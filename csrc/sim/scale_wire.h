@@ -27,13 +27,14 @@ struct ScaleWireOptions {
 
 class ScaleWire {
  public:
-  // `outbox`: of the thread that sends.
-  ScaleWire(const ScaleWireOptions& options, protocol::Outbox& outbox, ScaleEvents& events);
+  // `kind`: of all that it carries. `outbox`: of the thread that sends.
+  ScaleWire(const ScaleWireOptions& options, protocol::Outbox::Kind kind, protocol::Outbox& outbox,
+            ScaleEvents& events);
   ScaleWire(const ScaleWire&) = delete;
   ScaleWire& operator=(const ScaleWire&) = delete;
 
   // `arrived` is called when the last byte has arrived.
-  void send(int32_t priority, protocol::Outbox::Kind kind, uint64_t bytes, ScaleEvents::Event arrived);
+  void send(int32_t priority, uint64_t bytes, ScaleEvents::Event arrived);
 
  private:
   struct Message {
@@ -47,7 +48,7 @@ class ScaleWire {
   ScaleWireOptions options_;
   protocol::Outbox& outbox_;
   ScaleEvents& events_;
-  protocol::Outbox::Port port_{outbox_};
+  protocol::Outbox::Port port_;
   protocol::Pacer pacer_;
   double bytes_per_s_;
   std::deque<Message> handed_over_;  // the first one is being transmitted

@@ -12,7 +12,9 @@ using transport::Arrival;
 using transport::ReceiveBuffer;
 
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
-    : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
+    : shard_(shard),
+      port_(shard.outbox_, protocol::Outbox::Kind::kAnswer),
+      connection_(std::move(connection)) {}
 
 void Child::start() {
   connection_->limit_silence(shard_.position_.silence_us);
@@ -62,16 +64,15 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   // Local connections use no network card, so they need no credit and no pacing.
   if (connection_->is_local()) return send_now(answer, [keep = answer.payload.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
-  port_.push(
-      head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
-        const bool rest = !takes_turns_ && shard_.outbox_.has_contributed();
-        if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
-          connection_->pace(*rate);
-        send_now(answer, [this, bytes, keep = answer.payload.keep,
-                          alive = std::weak_ptr(alive_)](const Status& status) {
-          if (status.is_ok() && !alive.expired()) port_.sent(bytes);
-        });
-      });
+  port_.push(head.priority, bytes, [this, bytes, answer = std::move(answer)] {
+    const bool rest = !port_.takes_turns() && shard_.outbox_.has_contributed();
+    if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
+      connection_->pace(*rate);
+    send_now(answer,
+             [this, bytes, keep = answer.payload.keep, alive = std::weak_ptr(alive_)](const Status& status) {
+               if (status.is_ok() && !alive.expired()) port_.sent(bytes);
+             });
+  });
 }
 
 void Child::pace(uint64_t bytes_per_s) {
@@ -176,9 +177,8 @@ Status Child::on_hello(const DataHead& head) {
   collector_ = collector;
   if (is_paced()) {
     pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
-    takes_turns_ = shard_.position_.takes_turns[head.rank];
-    if (takes_turns_)
-      port_.take_turns({.node = head.rank, .shard = shard_.index_}, protocol::Outbox::Kind::kAnswer);
+    if (shard_.position_.takes_turns[head.rank])
+      port_.take_turns({.node = head.rank, .shard = shard_.index_});
   }
   child_ = static_cast<uint32_t>(child);
   return Status::ok();

@@ -85,7 +85,6 @@ class Child final : public transport::Receiver {
   protocol::Level level_ = protocol::Level::kCluster;
   Collector* collector_ = nullptr;
   protocol::Pacer pacer_{0};
-  bool takes_turns_ = false;
   uint32_t child_ = 0;  // index among the children of collector_
 
   bool left_ = false;

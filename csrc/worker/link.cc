@@ -91,8 +91,7 @@ void Link::offer(std::vector<OutgoingPartition> partitions) {
     const uint64_t bytes = outgoing.input.size();
     const uint64_t ticket = ++last_ticket_;
     offered_.emplace(ticket, std::move(outgoing));
-    port_->push(priority, protocol::Outbox::Kind::kContribution, bytes,
-                [this, ticket] { send_offered(ticket); });
+    port_->push(priority, bytes, [this, ticket] { send_offered(ticket); });
   }
 }
 
@@ -117,8 +116,8 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   const DataHead hello{
       .type = DataType::kHello, .level = options_.level, .epoch = options_.epoch, .rank = options_.rank};
   connection_->send(protocol::encode(hello), {}, nullptr);
-  port_.emplace(outbox_);
-  if (options_.takes_turns) port_->take_turns(*options_.takes_turns, protocol::Outbox::Kind::kContribution);
+  port_.emplace(outbox_, protocol::Outbox::Kind::kContribution);
+  if (options_.takes_turns) port_->take_turns(*options_.takes_turns);
   say_holds(std::exchange(early_holds_, {}));
   if (stated_ > 0) say_stated(stated_);
   offer(std::exchange(early_, {}));

@@ -16,12 +16,12 @@ using OutboxKind = Outbox::Kind;
 
 class OutboxTest : public testing::Test {
  protected:
-  void push(char name, int32_t priority, uint64_t bytes, OutboxKind kind = OutboxKind::kContribution) {
-    port_.push(priority, kind, bytes, [this, name] { sent_ += name; });
+  void push(char name, int32_t priority, uint64_t bytes) {
+    port_.push(priority, bytes, [this, name] { sent_ += name; });
   }
   std::string sent_;
   Outbox outbox_{100};
-  Outbox::Port port_{outbox_};
+  Outbox::Port port_{outbox_, OutboxKind::kContribution};
 };
 
 TEST_F(OutboxTest, SendsAtOnceWhileTheCreditLasts) {
@@ -33,14 +33,14 @@ TEST_F(OutboxTest, SendsAtOnceWhileTheCreditLasts) {
   EXPECT_EQ(sent_, "abc");
 }
 
-TEST_F(OutboxTest, QueuedFramesGoByPriorityThenByKindThenInOrder) {
+TEST_F(OutboxTest, QueuedFramesGoByPriorityThenInOrder) {
   push('a', 0, 100);
   push('b', 1, 10);
   push('c', 1, 10);
   push('d', 2, 10);
-  push('e', 1, 10, OutboxKind::kAnswer);
+  push('e', 1, 10);
   port_.sent(100);
-  EXPECT_EQ(sent_, "adebc");
+  EXPECT_EQ(sent_, "adbce");
 }
 
 TEST_F(OutboxTest, TheFirstIsNotOvertakenByOneThatWouldFit) {
@@ -62,9 +62,9 @@ TEST_F(OutboxTest, MoreThanTheCreditGoesAlone) {
 
 TEST_F(OutboxTest, PortsDoNotWaitForEachOther) {
   push('a', 0, 100);
-  Outbox::Port other(outbox_);
+  Outbox::Port other(outbox_, OutboxKind::kContribution);
   bool went = false;
-  other.push(0, OutboxKind::kContribution, 100, [&went] { went = true; });
+  other.push(0, 100, [&went] { went = true; });
   EXPECT_TRUE(went);
 }
 
@@ -89,7 +89,7 @@ TEST_F(OutboxTest, CloseDropsQueuedFramesAndLateReportsDoNotCount) {
 
 TEST_F(OutboxTest, ReportsFromInsideASendAreNotLost) {
   for (const char name : {'a', 'b', 'c'}) {
-    port_.push(0, OutboxKind::kContribution, 100, [this, name] {
+    port_.push(0, 100, [this, name] {
       sent_ += name;
       port_.sent(100);
     });
@@ -117,7 +117,7 @@ TEST_F(OutboxTest, ABatchIsPutInOrderBeforeTheFirstOfItLeaves) {
 }
 
 TEST_F(OutboxTest, ABatchFromInsideASendWaitsForItsTurn) {
-  port_.push(0, OutboxKind::kContribution, 10, [this] {
+  port_.push(0, 10, [this] {
     const Outbox::Port::Batch batch(port_);
     push('a', 0, 10);
     push('u', 1, 10);
@@ -128,14 +128,16 @@ TEST_F(OutboxTest, ABatchFromInsideASendWaitsForItsTurn) {
 
 TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
   Outbox outbox(10);
-  Outbox::Port one(outbox);
-  Outbox::Port other(outbox);
-  one.push(0, OutboxKind::kAnswer, 10, [] {});
+  Outbox::Port one(outbox, OutboxKind::kContribution);
+  Outbox::Port other(outbox, OutboxKind::kContribution);
+  Outbox::Port answers(outbox, OutboxKind::kAnswer);
+  answers.push(0, 10, [] {});
+  answers.sent(10);
   EXPECT_FALSE(outbox.has_contributed()) << "there were none";
-  one.sent(10);
-  one.push(0, OutboxKind::kContribution, 10, [] {});
-  one.push(0, OutboxKind::kContribution, 10, [] {});
-  other.push(0, OutboxKind::kContribution, 10, [] {});
+  one.push(0, 10, [] {});
+  one.push(0, 10, [] {});
+  other.push(0, 10, [] {});
+  answers.push(0, 10, [] {});
   one.sent(10);
   one.sent(10);
   EXPECT_FALSE(outbox.has_contributed()) << "the other port's is not written";
@@ -146,18 +148,18 @@ TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
 class TurnsTest : public testing::Test {
  protected:
   TurnsTest() {
-    contributions_.take_turns({.node = 7}, OutboxKind::kContribution);
-    answers_.take_turns({.node = 7}, OutboxKind::kAnswer);
+    contributions_.take_turns({.node = 7});
+    answers_.take_turns({.node = 7});
   }
   void contribute(char name, int32_t priority = 0) { push(contributions_, name, priority); }
-  void answer(char name, int32_t priority = 0) { push(answers_, name, priority, OutboxKind::kAnswer); }
-  void push(Outbox::Port& port, char name, int32_t priority, OutboxKind kind = OutboxKind::kContribution) {
-    port.push(priority, kind, 10, [this, name] { sent_ += name; });
+  void answer(char name, int32_t priority = 0) { push(answers_, name, priority); }
+  void push(Outbox::Port& port, char name, int32_t priority) {
+    port.push(priority, 10, [this, name] { sent_ += name; });
   }
   std::string sent_;
   Outbox outbox_{10};
-  Outbox::Port contributions_{outbox_};
-  Outbox::Port answers_{outbox_};
+  Outbox::Port contributions_{outbox_, OutboxKind::kContribution};
+  Outbox::Port answers_{outbox_, OutboxKind::kAnswer};
 };
 
 TEST_F(TurnsTest, AnswersWaitUntilTheContributionsToThePeerAreWritten) {
@@ -196,12 +198,13 @@ TEST_F(TurnsTest, AnUrgentAnswerDoesNotWaitForContributionsThatAreLessUrgent) {
 }
 
 TEST_F(TurnsTest, OtherPeersDoNotWait) {
-  Outbox::Port contributions(outbox_), answers(outbox_);
-  contributions.take_turns({.node = 8}, OutboxKind::kContribution);
-  answers.take_turns({.node = 8}, OutboxKind::kAnswer);
+  Outbox::Port contributions(outbox_, OutboxKind::kContribution);
+  Outbox::Port answers(outbox_, OutboxKind::kAnswer);
+  contributions.take_turns({.node = 8});
+  answers.take_turns({.node = 8});
   contribute('a');
   answer('x');
-  push(answers, 'y', 0, OutboxKind::kAnswer);
+  push(answers, 'y', 0);
   EXPECT_EQ(sent_, "ay");
 }
 
@@ -214,20 +217,21 @@ TEST_F(TurnsTest, ContributionsThatNeverGoHoldUpNoAnswer) {
 }
 
 TEST_F(TurnsTest, AConnectionMayTakeThePlaceOfAnother) {
-  std::optional<Outbox::Port> old(outbox_);
-  old->take_turns({.node = 9}, OutboxKind::kContribution);
-  Outbox::Port answers(outbox_);
-  answers.take_turns({.node = 9}, OutboxKind::kAnswer);
+  std::optional<Outbox::Port> old(std::in_place, outbox_, OutboxKind::kContribution);
+  old->take_turns({.node = 9});
+  Outbox::Port answers(outbox_, OutboxKind::kAnswer);
+  answers.take_turns({.node = 9});
   push(*old, 'a', 0);
-  push(answers, 'x', 0, OutboxKind::kAnswer);
+  push(answers, 'x', 0);
   EXPECT_EQ(sent_, "a");
-  old.reset();
+  old->close();
   EXPECT_EQ(sent_, "ax");
+  old.reset();
   answers.sent(10);
-  Outbox::Port replacement(outbox_);
-  replacement.take_turns({.node = 9}, OutboxKind::kContribution);
+  Outbox::Port replacement(outbox_, OutboxKind::kContribution);
+  replacement.take_turns({.node = 9});
   push(replacement, 'b', 0);
-  push(answers, 'y', 0, OutboxKind::kAnswer);
+  push(answers, 'y', 0);
   EXPECT_EQ(sent_, "axb");
 }
 
@@ -252,7 +256,7 @@ TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
     std::mt19937 random(seed);
     const uint64_t largest_bytes = seed % 2 == 0 ? kCreditBytes / 8 : 2 * kCreditBytes;
     Outbox outbox(kCreditBytes);
-    Outbox::Port port(outbox);
+    Outbox::Port port(outbox, OutboxKind::kContribution);
     std::map<int, Waiting> waiting;
     // Ordered as the connection writes.
     std::deque<std::pair<int, uint64_t>> on_the_wire;
@@ -260,8 +264,7 @@ TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
       const auto priority = static_cast<int32_t>(random() % 4);
       const uint64_t bytes = 1 + random() % largest_bytes;
       waiting[number] = {priority};
-      port.push(priority, OutboxKind::kContribution, bytes,
-                [&, number, bytes] { on_the_wire.emplace_back(number, bytes); });
+      port.push(priority, bytes, [&, number, bytes] { on_the_wire.emplace_back(number, bytes); });
     };
     const auto write_one = [&] {
       const auto [number, bytes] = on_the_wire.front();

@@ -16,7 +16,7 @@ class ScaleWireTest : public testing::Test {
  protected:
   // Notes when each message arrives.
   void send(ScaleWire& wire, int number, uint64_t bytes, int32_t priority = 0) {
-    wire.send(priority, kContribution, bytes, [this, number] { arrived_s_[number] = events_.now_s(); });
+    wire.send(priority, bytes, [this, number] { arrived_s_[number] = events_.now_s(); });
   }
   void run() {
     EXPECT_TRUE(events_.run([] { return true; }));
@@ -28,7 +28,8 @@ class ScaleWireTest : public testing::Test {
 };
 
 TEST_F(ScaleWireTest, MuchIsHeldToThePacedRate) {
-  ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge}, outbox_, events_);
+  ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge}, kContribution, outbox_,
+                 events_);
   send(wire, 1, 2 * kLarge);
   send(wire, 2, kLarge);
   run();
@@ -36,7 +37,8 @@ TEST_F(ScaleWireTest, MuchIsHeldToThePacedRate) {
 }
 
 TEST_F(ScaleWireTest, LittleIsNotHeld) {
-  ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge}, outbox_, events_);
+  ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge}, kContribution, outbox_,
+                 events_);
   send(wire, 1, kLarge / 8);
   run();
   EXPECT_EQ(arrived_s_, (std::map<int, double>{{1, 1.0 / 64}}));
@@ -46,17 +48,17 @@ TEST_F(ScaleWireTest, WhatItStandsForCountsInTheBurstOfTheThread) {
   for (const auto& [count, seconds] : {std::pair{8u, 1.0 / 64}, std::pair{9u, 1.0 / 8}}) {
     Outbox outbox(4 * kLarge);
     ScaleEvents events;
-    ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .count = count}, outbox,
-                   events);
+    ScaleWire wire({.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .count = count},
+                   kContribution, outbox, events);
     double arrived_s = 0;
-    wire.send(0, kContribution, kLarge / 8, [&] { arrived_s = events.now_s(); });
+    wire.send(0, kLarge / 8, [&] { arrived_s = events.now_s(); });
     EXPECT_TRUE(events.run([] { return true; }));
     EXPECT_EQ(arrived_s, seconds) << count;
   }
 }
 
 TEST_F(ScaleWireTest, LatencyDelaysButDoesNotSlowDown) {
-  ScaleWire wire({.free_bytes_per_s = kLarge, .latency_s = 3}, outbox_, events_);
+  ScaleWire wire({.free_bytes_per_s = kLarge, .latency_s = 3}, kContribution, outbox_, events_);
   send(wire, 1, kLarge);
   send(wire, 2, kLarge);
   run();
@@ -65,7 +67,7 @@ TEST_F(ScaleWireTest, LatencyDelaysButDoesNotSlowDown) {
 
 TEST_F(ScaleWireTest, UrgentMessagesGoFirstButForTheCredit) {
   Outbox outbox(kLarge);
-  ScaleWire wire({.free_bytes_per_s = kLarge}, outbox, events_);
+  ScaleWire wire({.free_bytes_per_s = kLarge}, kContribution, outbox, events_);
   send(wire, 1, kLarge, 0);  // handed over at once
   send(wire, 2, kLarge, 0);
   send(wire, 3, kLarge, 1);
@@ -74,8 +76,8 @@ TEST_F(ScaleWireTest, UrgentMessagesGoFirstButForTheCredit) {
 }
 
 TEST_F(ScaleWireTest, WiresOfDifferentRootsDoNotDisturbEachOther) {
-  ScaleWire one({.free_bytes_per_s = kLarge}, outbox_, events_);
-  ScaleWire other({.free_bytes_per_s = kLarge}, outbox_, events_);
+  ScaleWire one({.free_bytes_per_s = kLarge}, kContribution, outbox_, events_);
+  ScaleWire other({.free_bytes_per_s = kLarge}, kContribution, outbox_, events_);
   send(one, 1, kLarge);
   send(other, 2, kLarge);
   run();
@@ -83,11 +85,11 @@ TEST_F(ScaleWireTest, WiresOfDifferentRootsDoNotDisturbEachOther) {
 }
 
 TEST_F(ScaleWireTest, AnswersAreNotHeldOnceAllContributionsAreSent) {
-  ScaleWire contributions({.free_bytes_per_s = kLarge}, outbox_, events_);
+  ScaleWire contributions({.free_bytes_per_s = kLarge}, kContribution, outbox_, events_);
   Outbox root(4 * kLarge);
   ScaleWire answers(
-      {.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .contributions = &outbox_}, root,
-      events_);
+      {.paced_bytes_per_s = kLarge, .free_bytes_per_s = 8.0 * kLarge, .contributions = &outbox_},
+      Outbox::Kind::kAnswer, root, events_);
   send(contributions, 1, kLarge);
   send(answers, 2, kLarge);                          // held: until 1
   events_.at(2, [&] { send(answers, 3, kLarge); });  // contributions are over
