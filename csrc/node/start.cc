@@ -212,6 +212,8 @@ void AsyncNode::on_started(const protocol::Roster& roster) {
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and " << num_servers()
                  << " servers has started";
   if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
+  if (roster.takes_turns && roster.self == 0)
+    BPS_LOG(kInfo) << "the path is long or loses packets: contributions and answers take turns";
   if (!roster.has_standby) return started_.reach();
   if (roster.self == 0) offer_standby();  // the scheduler tells all, which start then
 }

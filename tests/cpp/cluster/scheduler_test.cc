@@ -230,6 +230,9 @@ class InterruptedNodeTest : public SchedulerTest {
     join(1, relay_->address());
     for (const auto& peer : peers_) EXPECT_TRUE(peer->wait_for<Roster>());
   }
+  // A connection that is being made anew uses its transport.
+  ~InterruptedNodeTest() override { peers_.clear(); }
+
   void join(int32_t rank, const Address& scheduler) {
     services_.push_back(std::make_unique<Acceptor>(*tcp_, *loop_, kAnyPort));
     peer_loops_.push_back(transport::make_loop());
