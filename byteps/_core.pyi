@@ -66,7 +66,7 @@ class PreparedPushPull:
     Costs a third of it, because the constant arguments are converted once.
     """
 
-    def __init__(self, node: Node, name: str, nbytes: int, dtype: int, op: int, shape: Sequence[int]) -> None: ...
+    def __init__(self, node: JobNode, name: str, nbytes: int, dtype: int, op: int, shape: Sequence[int]) -> None: ...
     def start(self, memory: int, priority: int, step: int) -> int:
         """Returns the handle."""
     def start_on_device(self, memory: int, priority: int, step: int, ordinal: int, stream: int) -> tuple[int, Transfer]:
@@ -162,15 +162,11 @@ def cuda_devices() -> list[tuple[str, str]]:
     Makes no context.
     """
 
-@final
-class Node:
-    """The membership of this process in a job: the constructor joins, `shutdown` leaves.
+class JobNode:
+    """The membership of this process in a job, which `shutdown` ends.
 
     All methods may be called from any thread.
     """
-
-    def __init__(self, config: NodeConfig) -> None:
-        """Joins the job. Blocks until all nodes have joined, at most for `start_timeout_s`."""
 
     @property
     def rank(self) -> int: ...
@@ -301,6 +297,72 @@ class Node:
 
 # --- For libraries of adapters (csrc/c_api/): the address of the table of C functions, and the job
 # that they use.
+
+@final
+class Node(JobNode):
+    """The membership in a job of fixed size: the constructor joins."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Joins the job. Blocks until all nodes have joined, at most for `start_timeout_s`."""
+
+@final
+class ElasticNode(JobNode):
+    """The membership in an elastic job (csrc/elastic/elastic_node.h).
+
+    Ranks and sizes change within `commit` only. Push_pulls go on when other members are lost.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Comes to the job, and blocks until this process takes part in it.
+
+        The coordinator is at the address of the scheduler.
+
+        Raises:
+            TimeoutError: the coordinator cannot be reached.
+            PeerLostError: it has ended the job.
+        """
+
+    def commit(self) -> tuple[bool, bool]:
+        """Enters the next epoch, if all ranks can. All ranks call it equally often.
+
+        Returns:
+            Whether the epoch is another one now, and whether there are members that have come.
+
+        Raises:
+            InvalidArgumentError: push_pulls are in flight.
+        """
+
+    def members(self) -> list[int]:
+        """Returns the numbers of the members whose contributions are in sums that complete now."""
+
+    def leave_others(self) -> None:
+        """Leaves, while the others go on without this member."""
+
+@final
+class Coordinator:
+    """The coordinator of an elastic job (csrc/protocol/coordinator_state.h)."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        min_workers: int,
+        max_workers: int,
+        initial_workers: int,
+        shortage_timeout_s: float,
+        gather_s: float,
+    ) -> None:
+        """Listens at the scheduler's socket or address of `config`."""
+
+    @property
+    def port(self) -> int: ...
+    def counts(self) -> tuple[int, int, int]:
+        """Returns the epoch, and the numbers of members that take part, and that wait."""
+
+    def wait(self) -> None:
+        """Blocks until the job has ended. Raises why it has failed."""
+
+    def shutdown(self, text: str) -> None:
+        """Ends the job: its members get `text` as the error."""
 
 C_API: int
 

@@ -58,7 +58,13 @@ class Config:
     """
 
     # --- identity of this process
-    role: str = knob("worker", "DMLC_ROLE", parse=choice("worker", "server", "scheduler"), doc="Role of this process.")
+    role: str = knob(
+        "worker",
+        "DMLC_ROLE",
+        parse=choice("worker", "server", "scheduler", "coordinator"),
+        doc="Role of this process. A coordinator decides which workers take part in an elastic job "
+        "([elastic](elastic.md)).",
+    )
     num_machines: int = knob(
         0, "DMLC_NUM_WORKER", parse=integer(1, _MAX_RANKS), unit="machines", doc="Number of worker machines in the job."
     )
@@ -97,6 +103,51 @@ class Config:
         "BYTEPS_FORCE_DISTRIBUTED",
         parse=flag,
         doc="Use the scheduler and servers also with a single worker machine.",
+    )
+
+    # --- elastic jobs
+    elastic: bool = knob(
+        False,
+        "BYTEPS_ELASTIC",
+        parse=flag,
+        doc="This worker takes part in an elastic job, whose coordinator is at DMLC_PS_ROOT_URI and "
+        "DMLC_PS_ROOT_PORT ([elastic](elastic.md)). bpslaunch sets it.",
+    )
+    min_workers: int = knob(
+        1,
+        "BYTEPS_MIN_WORKERS",
+        parse=integer(1, _MAX_RANKS),
+        unit="processes",
+        doc="An elastic job with fewer workers waits for others at its next commit. The coordinator reads it.",
+    )
+    max_workers: int = knob(
+        0,
+        "BYTEPS_MAX_WORKERS",
+        parse=integer(0, _MAX_RANKS),
+        unit="processes",
+        doc="Further workers of an elastic job wait until others are lost; 0: no limit. The coordinator reads it.",
+    )
+    initial_workers: int = knob(
+        0,
+        "BYTEPS_INITIAL_WORKERS",
+        parse=integer(0, _MAX_RANKS),
+        unit="processes",
+        doc="An elastic job begins when so many workers have come, or with fewer, but at least BYTEPS_MIN_WORKERS, "
+        "after BYTEPS_START_TIMEOUT_S; 0: BYTEPS_MIN_WORKERS. The coordinator reads it.",
+    )
+    elastic_timeout_s: float = knob(
+        600.0,
+        "BYTEPS_ELASTIC_TIMEOUT_S",
+        parse=seconds(0.1, _MAX_SECONDS),
+        unit="s",
+        doc="An elastic job that has fewer than BYTEPS_MIN_WORKERS for this time fails. The coordinator reads it.",
+    )
+    gather_s: float = knob(
+        0.5,
+        "BYTEPS_GATHER_S",
+        parse=seconds(0, _MAX_SECONDS),
+        unit="s",
+        doc="Workers that come to an elastic job within this time enter it together. The coordinator reads it.",
     )
 
     # --- connections to other processes
@@ -384,24 +435,25 @@ class Config:
     @property
     def is_single_process(self) -> bool:
         """Whether the job has only this worker, so that every push_pull is the identity."""
-        return self.role == "worker" and self.size == 1 and self.num_servers == 0 and not self.force_distributed
+        is_alone = self.size == 1 and self.num_servers == 0 and not self.force_distributed
+        return self.role == "worker" and is_alone and not self.elastic
 
     @property
     def is_needless(self) -> bool:
         """Whether this scheduler or server is not needed: there is a single worker machine."""
         one_machine = self.num_machines == 1 and not self.host_scheduler
-        return self.role != "worker" and one_machine and not self.force_distributed
+        return self.role in {"server", "scheduler"} and one_machine and not self.force_distributed
 
     def node_fields(self) -> dict[str, Any]:
         """Returns keyword arguments of `_core.NodeConfig`."""
         from byteps import _core
 
-        hosts = self.host_scheduler and self.role == "worker" and self.rank == 0
+        hosts = self.role == "coordinator" or (self.host_scheduler and self.role == "worker" and self.rank == 0)
         return {name: getattr(self, name) for name in _core.NodeConfig.FIELDS if name in self.knobs()} | {
             "version": package_version(),
             "failover": self.failover != "off",
             "num_workers": self.size,
-            "host_scheduler": hosts,
+            "host_scheduler": hosts and self.role == "worker",
             "scheduler_by_rank_0": self.host_scheduler,
             "scheduler_fd": self.scheduler_fd if hosts else -1,
             "scheduler_ports": list(self.scheduler_ports),

@@ -42,7 +42,12 @@ class Reader:
         self._warn_of_other_names()
         self._read_secret_file()
         self._compute_credit()
-        if self.values["role"] == "worker":
+        if self.values["role"] == "coordinator":
+            self._check_coordinator()
+        elif self.values["role"] == "worker" and self.values["elastic"]:
+            self._set("size", 1, _DERIVED)  # the job tells it
+            self._require_scheduler()
+        elif self.values["role"] == "worker":
             found = None if self._is_given(*_RANK_FIELDS) else detect(environ, self.faults)
             if found is not None:
                 self._set_rank_by_launcher(found)
@@ -195,6 +200,18 @@ class Reader:
         for field, what in (("scheduler_host", "the scheduler's host"), ("scheduler_ports", "the scheduler's port")):
             if not self.values[field] and not self._is_given(field):
                 self.faults.append(f"{self._knobs[field].names[0]} is not set: expected {what}")
+
+    def _check_coordinator(self) -> None:
+        values = self.values
+        least, most = values["min_workers"], values["max_workers"]
+        if values["initial_workers"] == 0:
+            self._set("initial_workers", least, _DERIVED)
+        if 0 < most < max(least, values["initial_workers"]):
+            self.faults.append(
+                f"BYTEPS_MAX_WORKERS={most}: expected 0, or at least BYTEPS_MIN_WORKERS={least} and "
+                f"BYTEPS_INITIAL_WORKERS={values['initial_workers']}"
+            )
+        self._require_scheduler()
 
     def _check_server_or_scheduler(self) -> None:
         values = self.values

@@ -38,6 +38,13 @@ class InFlight:
         # Push_pulls that are done, and whose copies to a device may still use the tensors.
         self._copies_back: deque[tuple[Transfer, object]] = deque()
 
+    def in_new_epoch(self) -> InFlight:
+        """Returns the push_pulls of the same node, of which none is in flight, with names from the start."""
+        new = InFlight.__new__(InFlight)
+        new.__dict__.update(self.__dict__)
+        new.names = CallNames()
+        return new
+
     def announce(self, handle: Handle, callback: Callable[[], object]) -> bool:
         """See `Handle.add_done_callback`.
 
@@ -130,7 +137,7 @@ class InFlight:
 
     def prepare(self, name: str, nbytes: int, dtype: int, op: int, shape: Sequence[int]) -> Prepared | None:
         """Prepares `start_prepared`. None: this node has no other ranks."""
-        if not isinstance(self.node, _core.Node):
+        if not isinstance(self.node, _core.JobNode):
             return None
         return Prepared(self.node, name, _core.PreparedPushPull(self.node, name, nbytes, dtype, op, shape))
 

@@ -16,8 +16,18 @@ _ITEM_BYTES = {code: _core.DTYPE_BYTES[name] for name, code in _core.DTYPE_CODES
 
 
 class Node(Protocol):
-    """The methods of `byteps._core.Node` that this package uses, documented there."""
+    """What this package uses of `byteps._core.JobNode`, documented there."""
 
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def local_ranks(self) -> Sequence[tuple[int, int]]: ...
     def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
     def push_pull(
         self,

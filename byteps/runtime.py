@@ -52,18 +52,32 @@ class Job:
         config = Config.from_env(environ)
         if config.role != "worker":
             raise InvalidArgumentError(f"init() in a process with DMLC_ROLE={config.role}: only workers call it")
-        node = LocalNode() if config.is_single_process else _core.Node(config.to_node_config())
         self.environ = environ
         self.config = config
-        self.node: Node = node
+        self._take_part(_join(config))
+        self.in_flight = InFlight(self.node)
+
+    def _take_part(self, node: Node) -> None:
+        """Sets what is constant while the membership does not change."""
+        self.node = node
         self.rank = node.rank
         self.size = node.size
         self.local_rank = node.local_rank
         self.local_size = node.local_size
         self.local_ranks = node.local_ranks
         self.forked = False
-        self.in_flight = InFlight(node)
         self.numbers: Counter[str] = Counter()  # see per_job.JobNumber
+
+    def in_new_epoch(self) -> Job:
+        """Returns the job that this process is in after a change of an elastic job's members.
+
+        It has the same node, and numbers everything anew, as on the ranks that have come.
+        """
+        job = Job.__new__(Job)
+        job.environ, job.config = self.environ, self.config
+        job._take_part(self.node)
+        job.in_flight = self.in_flight.in_new_epoch()
+        return job
 
     def leave(self, cause: str = "") -> None:
         """Leaves the job. Handles that were not synchronized fail.
@@ -88,6 +102,13 @@ class Job:
         self.forked = True
 
 
+def _join(config: Config) -> Node:
+    if config.is_single_process:
+        return LocalNode()
+    join = _core.ElasticNode if config.elastic else _core.Node
+    return join(config.to_node_config())
+
+
 class _Process:
     """The jobs of this process, one at a time."""
 
@@ -110,6 +131,26 @@ class _Process:
         self.job.node.offer_to_c()
         self.suspended = None
         self.register_at_exit()
+
+    def commit(self) -> tuple[bool, bool]:
+        """Agrees with the other ranks on a change of an elastic job; see `membership`."""
+        with self.lock:
+            job = current_job()
+            if not isinstance(job.node, _core.ElasticNode):
+                return False, False
+            is_entered, has_newcomers = job.node.commit()
+            if is_entered:
+                self.job = job.in_new_epoch()
+                self.jobs += 1
+                self.job.node.offer_to_c()
+            return is_entered, has_newcomers
+
+    def leave_others(self) -> None:
+        with self.lock:
+            job = current_job()
+            if isinstance(job.node, _core.ElasticNode):
+                job.node.leave_others()
+            self.leave(" any more: this worker has left the others")
 
     def register_at_exit(self) -> None:
         if not self.at_exit_registered:
@@ -211,6 +252,20 @@ def call_before_leaving(callback: Callable[[], Exception | None]) -> None:
 def jobs_so_far() -> int:
     """Returns the number of jobs joined by `init` and `resume`, including the current one."""
     return _process.jobs
+
+
+def commit() -> tuple[bool, bool]:
+    """Enters the next epoch of an elastic job, if all ranks can; for `byteps.membership`.
+
+    Returns:
+        Whether this process is in another epoch now, and whether there are ranks that have come.
+    """
+    return _process.commit()
+
+
+def leave_others() -> None:
+    """Leaves an elastic job while the others go on without this process; for `byteps.membership`."""
+    _process.leave_others()
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:

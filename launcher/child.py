@@ -19,6 +19,7 @@ from .report import Report, read_report
 from .topology import Cpus, bound_to
 
 STDOUT, STDERR = 1, 2
+_KILLED = 128  # exit codes above are those of processes that a signal has killed
 Copies = dict[int, IO[bytes]]
 
 
@@ -33,6 +34,9 @@ class Command:
     cpus: Cpus | None = None
     is_server: bool = False  # ends by itself when the workers have left
     may_be_lost: bool = False  # the job goes on without it, once it has started (BYTEPS_FAILOVER)
+    is_elastic: bool = False  # a worker of an elastic job, which goes on without it
+    may_restart: bool = True  # another process may take the place of a lost one
+    judges: bool = False  # the coordinator of an elastic job: if it fails, the job has failed, unless it was killed
     restarts: int = 0  # of the process, before this one
     copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> log file
 
@@ -154,7 +158,9 @@ class Child:
             self.report = read_report(Path(path))
             # A server that was started again may also come too late.
             may_be_lost = self.command.restarts > 0 or Path(path + STARTED).exists()
-            self.is_lost = self.command.may_be_lost and may_be_lost and self.exit_code != 0
+            may_be_lost = self.command.is_elastic or (self.command.may_be_lost and may_be_lost)
+            has_judged = self.command.judges and self.exit_code < _KILLED
+            self.is_lost = may_be_lost and self.exit_code != 0 and not has_judged
 
     def send(self, number: signal.Signals) -> None:
         self.was_told_to_end = True

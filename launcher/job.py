@@ -39,8 +39,10 @@ class Job:
 
     config: Config  # settings of the first worker
     env: Environ = field(repr=False)  # environment of the first worker; contains the secret
+    local_size: int = 1  # number of workers on this machine
     servers: tuple[int, ...] = ()  # numbers of the servers on this machine
-    scheduler: socket.socket | None = None  # listening socket for worker 0
+    # Listening socket for the scheduler, in worker 0, or for the coordinator of an elastic job.
+    scheduler: socket.socket | None = None
 
 
 def make_job(options: LauncherOptions, environ: Environ) -> Job:
@@ -54,12 +56,14 @@ def make_job(options: LauncherOptions, environ: Environ) -> Job:
         env.pop("BYTEPS_SECRET", None)
         env["BYTEPS_SECRET_FILE"] = str(options.secret_file.absolute())
     local_size = options.nproc_per_node or _local_size(environ)
+    if options.is_elastic:
+        return _elastic_job(options, env, local_size)
     env |= {"DMLC_ROLE": "worker", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": str(local_size)}
     has_other_machines = env.get("DMLC_PS_ROOT_URI") or env.get("DMLC_NUM_WORKER", "1") != "1"
     if has_other_machines and not options.describes_job:
         config = Config.parse(env)
         if config.sources["scheduler_host"] == "environment DMLC_PS_ROOT_URI" and not config.is_single_process:
-            return Job(config=config, env=env)  # the scheduler runs elsewhere
+            return Job(config=config, env=env, local_size=local_size)  # the scheduler runs elsewhere
     return _own_job(options, env)
 
 
@@ -68,7 +72,10 @@ def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Pa
 
     Processes report the cause of their end in `folder`.
     """
-    local_size = job.config.local_size
+    if job.config.elastic:
+        yield from _elastic_commands(job, options, machine, folder)
+        return
+    local_size = job.local_size
     cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
     every = options.tee.get(None, 0)
     for local_rank in range(local_size):
@@ -102,9 +109,41 @@ def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Pa
         )
 
 
+def _elastic_commands(job: Job, options: LauncherOptions, machine: Machine, folder: Path) -> Iterator[Command]:
+    """The coordinator, on its machine, and workers, which have no ranks yet."""
+    every = options.tee.get(None, 0)
+    if job.scheduler is not None:
+        fd = job.scheduler.detach()
+        env = {**job.env, "DMLC_ROLE": "coordinator", "BYTEPS_SCHEDULER_FD": str(fd)}
+        env["BYTEPS_ERROR_FILE"] = str(folder / "coordinator")
+        yield Command(
+            label="coordinator",
+            argv=SERVER,
+            env=env,
+            pass_fds=(fd,),
+            is_server=True,
+            may_be_lost=True,
+            may_restart=False,
+            judges=True,
+            copies=_copies(job, options, "coordinator", every),
+        )
+    cpus = share_cores(machine, job.local_size) if job.config.numa_on else [None] * job.local_size
+    first = (options.node_rank or 0) * job.local_size
+    for local_rank in range(job.local_size):
+        label = f"w{first + local_rank}"
+        yield Command(
+            label=label,
+            argv=options.command,
+            env={**job.env, "BYTEPS_ERROR_FILE": str(folder / label)},
+            cpus=cpus[local_rank],
+            is_elastic=True,
+            copies=_copies(job, options, label, options.tee.get(local_rank, every)),
+        )
+
+
 def with_threads(job: Job, machine: Machine) -> Job:
     """Returns the job with OMP_NUM_THREADS set, so that ranks do not compete for cores."""
-    threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.config.local_size))}
+    threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.local_size))}
     return replace(job, env={**job.env, **threads})
 
 
@@ -171,7 +210,44 @@ def _own_job(options: LauncherOptions, env: dict[str, str]) -> Job:
     if not env.get("BYTEPS_JOB_ID"):
         env["BYTEPS_JOB_ID"] = f"nodes-{port}" if nnodes > 1 else secrets.token_hex(8)
     here = tuple(range(node_rank, servers, nnodes))
-    return Job(config=Config.parse(env), env=env, servers=here, scheduler=scheduler)
+    config = Config.parse(env)
+    return Job(config=config, env=env, local_size=config.local_size, servers=here, scheduler=scheduler)
+
+
+# Of jobs of fixed size, or of an outer job.
+_FIXED = (
+    "DMLC_NUM_WORKER", "DMLC_WORKER_ID", "DMLC_NUM_SERVER", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE",
+    "BYTEPS_GLOBAL_RANK", "BYTEPS_HOST_SCHEDULER", "BYTEPS_SCHEDULER_FD",
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+)  # fmt: skip
+
+
+def _elastic_job(options: LauncherOptions, env: dict[str, str], local_size: int) -> Job:
+    nnodes, node_rank = options.nnodes or 1, options.node_rank or 0
+    if nnodes > 1 or node_rank > 0:
+        _check_several_machines(options, env)
+    host, port = options.master_addr or _LOOPBACK, options.master_port or 0
+    coordinator = _listen(host, port) if node_rank == 0 else None
+    env = {name: value for name, value in env.items() if name not in _FIXED}
+    env |= {
+        "DMLC_ROLE": "worker",
+        "BYTEPS_ELASTIC": "1",
+        "BYTEPS_MIN_WORKERS": str(options.min_workers),
+        "BYTEPS_MAX_WORKERS": str(options.max_workers or 0),
+        "BYTEPS_INITIAL_WORKERS": str(_initial_workers(options, nnodes * local_size)),
+        "DMLC_PS_ROOT_URI": host,
+        "DMLC_PS_ROOT_PORT": str(coordinator.getsockname()[1] if coordinator is not None else port),
+    }
+    if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
+        env["BYTEPS_SECRET"] = secrets.token_hex(32)
+    if not env.get("BYTEPS_JOB_ID"):
+        env["BYTEPS_JOB_ID"] = f"elastic-{port}" if port else secrets.token_hex(8)
+    return Job(config=Config.parse(env), env=env, local_size=local_size, scheduler=coordinator)
+
+
+def _initial_workers(options: LauncherOptions, started: int) -> int:
+    """Returns the number of workers that the job waits for at its start."""
+    return max(options.min_workers or 1, min(started, options.max_workers or started))
 
 
 def _check_several_machines(options: LauncherOptions, env: Environ) -> None:

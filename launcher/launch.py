@@ -28,14 +28,14 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader of the output has gone
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the part of a job on this machine and returns its exit code.
 
-    With DMLC_ROLE=server or scheduler this process becomes the server or scheduler.
+    With DMLC_ROLE=server, scheduler or coordinator this process becomes that.
     """
     options = parse_options(sys.argv[1:] if argv is None else argv)
     environ = process_environment()
     console = Console()
     role = environ.get("DMLC_ROLE", "").lower() or "worker"
-    if role not in {"worker", "server", "scheduler"}:
-        console.say(f"DMLC_ROLE={environ['DMLC_ROLE']!r}: expected one of worker, server, scheduler")
+    if role not in {"worker", "server", "scheduler", "coordinator"}:
+        console.say(f"DMLC_ROLE={environ['DMLC_ROLE']!r}: expected one of worker, server, scheduler, coordinator")
         return _EXIT_USAGE
     if role != "worker" and not options.describes_job:
         os.execve(sys.executable, SERVER, environ)

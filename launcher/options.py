@@ -28,10 +28,12 @@ _EPILOG = """examples:
 class LauncherOptions:
     """The flags of bpslaunch. None: the flag was not given, and the environment is used."""
 
-    nnodes: int | None
+    nnodes: int | None  # of an elastic job: at its start
     nproc_per_node: int | None  # AUTO: the number of GPUs or cores
     node_rank: int | None
     servers: int | None
+    min_workers: int | None
+    max_workers: int | None  # 0: no limit
     max_restarts: int
     master_addr: str | None
     master_port: int | None
@@ -44,20 +46,28 @@ class LauncherOptions:
     def describes_job(self) -> bool:
         """Whether flags describe the job, so that BytePS's environment variables are not used."""
         flags = (self.nnodes, self.node_rank, self.servers, self.master_addr, self.master_port)
-        return any(flag is not None for flag in flags)
+        return self.is_elastic or any(flag is not None for flag in flags)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether workers may come and go while training goes on."""
+        return self.min_workers is not None
 
 
 def parse_options(argv: Sequence[str]) -> LauncherOptions:
     """Parses the flags. Exits with code 2 and a message if they are invalid."""
     parser = _parser()
     given = parser.parse_args(argv)
+    nnodes, min_workers, max_workers = _sizes(given, parser)
     if given.tee and given.log_dir is None:
         parser.error("--tee needs --log-dir")
     return LauncherOptions(
-        nnodes=given.nnodes,
+        nnodes=nnodes,
         nproc_per_node=given.nproc_per_node,
         node_rank=given.node_rank,
         servers=given.servers,
+        min_workers=min_workers,
+        max_workers=max_workers,
         max_restarts=given.max_restarts,
         master_addr=given.master_addr,
         master_port=given.master_port,
@@ -78,11 +88,18 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
 
-    def flag(name: str, **about: object) -> None:
-        spellings = {f"--{name}", f"--{name.replace('-', '_')}"}
+    def flag(name: str, *other_names: str, **about: object) -> None:
+        spellings = {
+            f"--{each}" for hyphened in (name, *other_names) for each in (hyphened, hyphened.replace("-", "_"))
+        }
         parser.add_argument(*sorted(spellings), dest=name.replace("-", "_"), **about)  # type: ignore[arg-type]
 
-    flag("nnodes", type=_count(1), metavar="N", help="number of worker machines (1)")
+    flag(
+        "nnodes",
+        type=_range,
+        metavar="N",
+        help="number of worker machines (1); MIN:MAX: the job is elastic, and has between MIN and MAX machines",
+    )
     flag(
         "nproc-per-node",
         type=_processes,
@@ -98,11 +115,27 @@ def _parser() -> argparse.ArgumentParser:
         help="number of server processes in the whole job (0); server i runs on machine i modulo --nnodes",
     )
     flag(
+        "min-workers",
+        "min-np",
+        type=_count(1),
+        metavar="N",
+        help="the job is elastic: workers may be lost, and others may come, while training goes on; with fewer than N "
+        "it waits for others",
+    )
+    flag(
+        "max-workers",
+        "max-np",
+        type=_count(1),
+        metavar="N",
+        help="the job is elastic, and further workers wait until others are lost (no limit)",
+    )
+    flag(
         "max-restarts",
         type=_count(0),
         metavar="N",
         default=3,
-        help="how often bpslaunch starts lost servers of this machine again, in all (3); lost workers end the job",
+        help="how often bpslaunch starts lost servers of this machine again, and lost workers of an elastic job, in "
+        "all (3)",
     )
     flag("master-addr", metavar="HOST", help="address of machine 0, which runs the scheduler (127.0.0.1)")
     flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free port)")
@@ -147,6 +180,33 @@ def _count(low: int, high: int = 65536) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    """Parses N, as (N, None), or MIN:MAX."""
+    least, colon, most = text.partition(":")
+    count = _count(1)
+    return count(least), count(most) if colon else None
+
+
+def _sizes(given: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[int | None, int | None, int | None]:
+    """Returns the number of machines, and the least and the largest number of workers of an elastic job."""
+    nnodes, most_nodes = given.nnodes or (None, None)
+    least, most = given.min_workers, given.max_workers
+    if most_nodes is None and least is None and most is None:
+        return nnodes, None, None
+    if most_nodes is not None and given.nproc_per_node in {None, AUTO} and (least is None or most is None):
+        parser.error("--nnodes MIN:MAX needs a number for --nproc-per-node, or --min-workers and --max-workers")
+    of_machine = given.nproc_per_node or 1
+    if most_nodes is not None:
+        least = (nnodes or 1) * of_machine if least is None else least
+        most = most_nodes * of_machine if most is None else most
+    least, most = least or 1, most or 0
+    if 0 < most < least:
+        parser.error(f"expected at least {least} for the largest number of workers, got {most}")
+    if given.servers:
+        parser.error("--servers: elastic jobs have no servers yet: their workers sum")
+    return nnodes, least, most
 
 
 def _processes(text: str) -> int:

@@ -49,7 +49,7 @@ class ProcessGroup:
         """Creates a group that has not started.
 
         `folder` is removed at the end, also if the launcher is killed. `max_restarts`: how often a
-        server that is lost is started again, in all.
+        server, or a worker of an elastic job, that is lost is started again, in all.
         """
         self._commands = commands
         self._console = console
@@ -115,7 +115,7 @@ class ProcessGroup:
             self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
 
     def _start_again(self, lost: Child, guard: Guard) -> None:
-        """Starts a server in place of the lost one, if it may, and says so."""
+        """Starts a process in place of the lost one, if it may, and says so."""
         command = lost.command.again()
         try:
             copies = command.open_copies()
@@ -196,17 +196,27 @@ class ProcessGroup:
             child.reap(now)
             guard.release(child.pid)
         lost = [child for child in ended if child.is_lost]
-        has_workers = any(child.is_running and not child.command.is_server for child in self._children)
         for child in lost:
             if self._is_stopping:
                 continue
             self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
-            if has_workers and self._restarts_left > 0:
+            if self._may_start_again(child):
                 self._start_again(child, guard)
-        if any(child.exit_code != 0 for child in ended if child not in lost):
+        if any(child.exit_code != 0 for child in ended if child not in lost) or self._all_workers_are_lost():
             self._on_failure()
         elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):
             self._schedule((self._grace.to_leave, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))
+
+    def _may_start_again(self, lost: Child) -> bool:
+        """Not if the job is over: no worker runs, or one has finished its program."""
+        workers = [child for child in self._children if not child.command.is_server]
+        has_finished = lost.command.is_elastic and any(not w.is_running and w.exit_code == 0 for w in workers)
+        goes_on = any(worker.is_running for worker in workers) and not has_finished
+        return goes_on and lost.command.may_restart and self._restarts_left > 0
+
+    def _all_workers_are_lost(self) -> bool:
+        workers = [child for child in self._children if not child.command.is_server]
+        return all(not worker.is_running and worker.is_lost for worker in workers)
 
     def _on_failure(self) -> None:
         if self._is_stopping:

@@ -15,7 +15,7 @@ from byteps.built import (
     nccl_built,
     rocm_built,
 )
-from byteps.keras import callbacks
+from byteps.keras import callbacks, elastic
 from byteps.keras.broadcast import broadcast_global_variables
 from byteps.keras.compression import Compression
 from byteps.keras.optimizer import DistributedOptimizer
@@ -62,6 +62,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_pushpull_speed",
     "gloo_built",
     "gloo_enabled",

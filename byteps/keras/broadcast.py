@@ -57,20 +57,21 @@ def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
         broadcast_variables(_numbered("variable", model), root_rank)
 
 
-def build_optimizer(model: Any) -> None:
-    """Builds the optimizer of a built model, if it has one that is not built."""
-    optimizer = getattr(model, "optimizer", None)
+def build_optimizer(model: Any, optimizer: Any = None) -> None:
+    """Builds the optimizer of a built model, or another one for it, unless it is built or None."""
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
 
 
-def variables_of(model: Any) -> Named:
-    """Returns a built model's weights and its optimizer's variables, with common names.
+def variables_of(model: Any, optimizer: Any = None) -> Named:
+    """Returns a built model's weights and the variables of its optimizer, or of another one, with
+    common names.
 
     Leaves out the states of seed generators, since dropout should differ between ranks, and those
     of metrics, which count this rank's samples.
     """
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
     weights = list(zip(stable_names(model.weights), model.weights, strict=True))
     return weights + _numbered("optimizer", [] if optimizer is None else optimizer.variables)
 

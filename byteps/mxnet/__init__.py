@@ -17,6 +17,7 @@ from byteps.built import (
     rocm_built,
 )
 from byteps.mxnet import drain as _drain
+from byteps.mxnet import elastic
 from byteps.mxnet import kvstore as _kvstore
 from byteps.mxnet import parameters as _parameters
 from byteps.mxnet import updates as _updates
@@ -67,6 +68,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_pushpull_speed",
     "gloo_built",
     "gloo_enabled",

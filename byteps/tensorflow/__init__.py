@@ -31,7 +31,7 @@ from byteps.runtime import (
     size,
     suspend,
 )
-from byteps.tensorflow import distribute
+from byteps.tensorflow import distribute, elastic
 from byteps.tensorflow import retracing as _retracing
 from byteps.tensorflow.broadcast import BroadcastGlobalVariablesHook, broadcast_global_variables, broadcast_variables
 from byteps.tensorflow.compression import Compression
@@ -70,6 +70,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "distribute",
+    "elastic",
     "get_pushpull_speed",
     "gloo_built",
     "gloo_enabled",

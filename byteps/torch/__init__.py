@@ -33,6 +33,7 @@ from byteps.runtime import (
     size,
     suspend,
 )
+from byteps.torch import elastic
 from byteps.torch import library as _library  # noqa: F401  (registers the operator)
 from byteps.torch.allreduce import allreduce, allreduce_, allreduce_async, allreduce_async_
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
@@ -99,6 +100,7 @@ __all__ = [
     "ddl_built",
     "ddp_hook",
     "declare",
+    "elastic",
     "get_pushpull_speed",
     "gloo_built",
     "gloo_enabled",

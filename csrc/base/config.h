@@ -53,6 +53,7 @@ namespace byteps {
   X(double, nic_mbps, 0)               /* 0: as the kernel says, else measured */             \
   X(bool, failover, true)              /* the job survives its servers; likewise */           \
   X(bool, nic_probe, true)             /* only the scheduler reads this */                    \
+  X(bool, measure_nics, true)          /* before the start, if nic_probe; likewise */         \
   X(double, traffic_report_s, 0.75)    /* interval; likewise */                               \
   X(std::string, log_level, "warning") /* "error", "warning", "info" or "debug" */
 

@@ -21,6 +21,12 @@ std::string& prefix_locked() {
 
 }  // namespace
 
+Level level_from(const std::string& name) {
+  if (name == "error") return Level::kError;
+  if (name == "info") return Level::kInfo;
+  return name == "debug" ? Level::kDebug : Level::kWarning;
+}
+
 void set_level(Level level) { g_level.store(static_cast<int>(level), std::memory_order_relaxed); }
 
 void set_prefix(std::string prefix) {

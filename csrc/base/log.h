@@ -14,6 +14,9 @@ namespace byteps::log {
 
 enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
 
+// "error", "info" and "debug"; every other name is that of kWarning.
+Level level_from(const std::string& name);
+
 // Lines less severe than `level` are not even formatted. Default: kWarning.
 void set_level(Level level);
 // Identifies this process in mixed output, such as "r3" or "server 1". Default: "pid N".

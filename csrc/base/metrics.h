@@ -41,4 +41,7 @@ struct Metrics {
 #undef BPS_MEMBER
 };
 
+// Adds each counter to that of `sums`; ratios, and counters that are present values, replace it.
+void add_metrics(Metrics& sums, const Metrics& more);
+
 }  // namespace byteps

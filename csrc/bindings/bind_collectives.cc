@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace byteps::bindings {
 namespace {
 
-using node::Node;
+using node::JobNode;
 
 constexpr TimeUs kTickUs = 1'000'000;
 constexpr int kByteCode = static_cast<int>(DType::kUInt8);
@@ -37,7 +37,7 @@ struct GroupObjects {
 
 class BlockingCalls {
  public:
-  BlockingCalls(std::shared_ptr<Node> node, std::shared_ptr<NameFamily> names,
+  BlockingCalls(std::shared_ptr<JobNode> node, std::shared_ptr<NameFamily> names,
                 std::shared_ptr<TensorReader> reader, py::list operators, double limit_s, GroupObjects group)
       : limit_s(limit_s),
         names_(std::move(names)),
@@ -138,7 +138,7 @@ class BlockingCalls {
   const std::shared_ptr<TensorReader> reader_;
   const py::list operators_;
   const GroupObjects group_;
-  const std::shared_ptr<Node> node_;
+  const std::shared_ptr<JobNode> node_;
   const py::str async_op_ = interned("asyncOp"), reduce_op_ = interned("reduceOp"),
                 root_rank_ = interned("rootRank"), timeout_ = interned("timeout"),
                 node_name_ = interned("node");
@@ -157,7 +157,7 @@ std::unique_ptr<BlockingCalls> make_blocking_calls(std::shared_ptr<NameFamily> n
                      .on_release = std::move(on_release),
                      .numbers = std::move(numbers),
                      .go_on = std::move(go_on)};
-  auto node = group.node.cast<std::shared_ptr<Node>>();
+  auto node = group.node.cast<std::shared_ptr<JobNode>>();
   return std::make_unique<BlockingCalls>(std::move(node), std::move(names), std::move(reader),
                                          std::move(operators), limit_s, std::move(group));
 }

@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
 #include "c_api/current_job.h"
+#include "elastic/elastic_node.h"
 #include "node/node.h"
 
 namespace py = pybind11;
@@ -15,6 +16,8 @@ namespace py = pybind11;
 namespace byteps::bindings {
 namespace {
 
+using elastic::ElasticNode;
+using node::JobNode;
 using node::Node;
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 
@@ -58,6 +61,11 @@ std::shared_ptr<Node> create(const NodeConfig& config) {
   return value_or_throw(without_gil([&] { return Node::create(config, keep_waiting_unless_signalled()); }));
 }
 
+std::shared_ptr<ElasticNode> create_elastic(const NodeConfig& config) {
+  return value_or_throw(
+      without_gil([&] { return ElasticNode::create(config, keep_waiting_unless_signalled()); }));
+}
+
 // `from`: dtype_from or reduce_op_from.
 template <typename Code>
 Code checked(Result<Code> (*from)(uint8_t), int value) {
@@ -76,7 +84,7 @@ Result<protocol::Shape> shape_of(const std::optional<Numbers>& dims, const Numbe
 }
 
 // Keeps the GIL: it is short and never waits.
-protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
+protocol::Handle push_pull(JobNode& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
                            int dtype, int op, int root, int priority, int staleness,
                            const std::optional<Numbers>& dims, const Numbers& order, int64_t collective,
                            uint64_t step, std::shared_ptr<device::Transfer> transfer) {
@@ -103,7 +111,7 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
 // are converted from Python's objects once: that takes longer than all else that a start does here.
 class PreparedPushPull {
  public:
-  PreparedPushPull(std::shared_ptr<Node> node, std::string name, uint64_t bytes, int dtype, int op,
+  PreparedPushPull(std::shared_ptr<JobNode> node, std::string name, uint64_t bytes, int dtype, int op,
                    const Numbers& dims)
       : node_(std::move(node)),
         request_{.name = std::move(name),
@@ -136,17 +144,19 @@ class PreparedPushPull {
         node_->push_pull(request_, {.input = tensor, .output = tensor, .transfer = std::move(transfer)}));
   }
 
-  const std::shared_ptr<Node> node_;
+  const std::shared_ptr<JobNode> node_;
   protocol::PushPull request_;  // guarded by the GIL
 };
 
-Status wait_until(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
+Status wait_until(JobNode& node, protocol::Handle handle, std::optional<double> timeout_s) {
   const TimeUs deadline_us = timeout_s ? now_us() + seconds_to_us(*timeout_s) : kNever;
   return without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
 }
 
-py::dict metrics(const Node& node) {
-  py::dict result = to_dict(node.metrics());
+py::dict metrics(const JobNode& node) {
+  Metrics sums;
+  node.add_metrics(sums);
+  py::dict result = to_dict(sums);
   const auto rdma = node.rdma_counts();
 #define BPS_SET(name, metric, meaning) result[metric] = static_cast<double>(rdma.name);
   BPS_REGISTRATION_COUNTS(BPS_SET)
@@ -158,8 +168,8 @@ py::dict metrics(const Node& node) {
 
 // Both steps in one call: between processes that sleep while they wait, each line of Python more
 // costs a microsecond, because the processor has to fetch the interpreter's code anew.
-py::object push_pull_and_wait(Node& node, const std::string& name, const py::object& owner, uintptr_t memory,
-                              uint64_t bytes, int dtype, int op, int root, int priority,
+py::object push_pull_and_wait(JobNode& node, const std::string& name, const py::object& owner,
+                              uintptr_t memory, uint64_t bytes, int dtype, int op, int root, int priority,
                               const std::optional<Numbers>& dims, int64_t collective,
                               std::optional<double> timeout_s, const py::object& keep) {
   const protocol::Handle handle = push_pull(node, name, memory, memory, bytes, dtype, op, root, priority, 0,
@@ -182,17 +192,16 @@ void bind_node(py::module_& module) {
   using py::arg;
   bind_config(module);
   bind_c_api(module);
-  py::class_<Node, std::shared_ptr<Node>>(module, "Node", py::is_final())
-      .def(py::init(&create), arg("config"))
-      .def_property_readonly("rank", &Node::rank)
-      .def_property_readonly("size", &Node::size)
-      .def_property_readonly("local_rank", &Node::local_rank)
-      .def_property_readonly("local_size", &Node::local_size)
-      .def_property_readonly("local_ranks", &Node::local_ranks)
-      .def_property_readonly("num_servers", &Node::num_servers)
+  py::class_<JobNode, std::shared_ptr<JobNode>>(module, "JobNode")
+      .def_property_readonly("rank", &JobNode::rank)
+      .def_property_readonly("size", &JobNode::size)
+      .def_property_readonly("local_rank", &JobNode::local_rank)
+      .def_property_readonly("local_size", &JobNode::local_size)
+      .def_property_readonly("local_ranks", &JobNode::local_ranks)
+      .def_property_readonly("num_servers", &JobNode::num_servers)
       .def(
           "declare",
-          [](Node& node, const std::string& name, int dtype, uint64_t bytes) {
+          [](JobNode& node, const std::string& name, int dtype, uint64_t bytes) {
             throw_if_failed(node.declare(name, checked(&dtype_from, dtype), bytes));
           },
           arg("name"), arg("dtype"), arg("nbytes"))
@@ -202,16 +211,16 @@ void bind_node(py::module_& module) {
            arg("transfer") = nullptr)
       .def(
           "refuse",
-          [](Node& node, const std::string& name, const std::string& why, uint64_t step) {
+          [](JobNode& node, const std::string& name, const std::string& why, uint64_t step) {
             node.refuse(name, step, invalid_argument(why));
           },
           arg("name"), arg("why"), arg("step") = 0)
       .def(
-          "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
+          "poll", [](JobNode& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
           arg("handle"))
       .def(
           "wait",
-          [](Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
+          [](JobNode& node, protocol::Handle handle, std::optional<double> timeout_s) {
             throw_if_failed(wait_until(node, handle, timeout_s));
           },
           arg("handle"), arg("timeout_s") = py::none())
@@ -219,24 +228,36 @@ void bind_node(py::module_& module) {
            arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("shape"), arg("collective"),
            arg("timeout_s"), arg("keep"))
       .def(
-          "announce", [](Node& node, protocol::Handle handle) { throw_if_failed(node.announce(handle)); },
+          "announce", [](JobNode& node, protocol::Handle handle) { throw_if_failed(node.announce(handle)); },
           arg("handle"))
-      .def("next_done", &Node::next_done, WithoutGil())
+      .def("next_done", &JobNode::next_done, WithoutGil())
       .def("barrier",
-           [](Node& node) {
+           [](JobNode& node) {
              throw_if_failed(without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }));
            })
-      .def("failure", [](const Node& node) { return node.failure().message(); })
+      .def("failure", [](const JobNode& node) { return node.failure().message(); })
       .def("metrics", &metrics)
-      .def("offer_to_c", [](std::shared_ptr<Node> node) { c_api::enter_job(std::move(node)); })
+      .def("offer_to_c", [](std::shared_ptr<JobNode> node) { c_api::enter_job(std::move(node)); })
       .def("wait_until_done",
-           [](Node& node) {
+           [](JobNode& node) {
              throw_if_failed(
                  without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); }));
            })
-      .def("shutdown", &Node::shutdown, arg("cause") = "", arg("after") = "", WithoutGil());
+      .def("shutdown", &JobNode::shutdown, arg("cause") = "", arg("after") = "", WithoutGil());
+  py::class_<Node, JobNode, std::shared_ptr<Node>>(module, "Node", py::is_final())
+      .def(py::init(&create), arg("config"));
+  py::class_<ElasticNode, JobNode, std::shared_ptr<ElasticNode>>(module, "ElasticNode", py::is_final())
+      .def(py::init(&create_elastic), arg("config"))
+      .def("commit",
+           [](ElasticNode& node) {
+             const auto change =
+                 value_or_throw(without_gil([&] { return node.commit(keep_waiting_unless_signalled()); }));
+             return py::make_tuple(change.is_entered, change.has_newcomers);
+           })
+      .def("members", &ElasticNode::members)
+      .def("leave_others", &ElasticNode::leave_others, WithoutGil());
   py::class_<PreparedPushPull>(module, "PreparedPushPull", py::is_final())
-      .def(py::init<std::shared_ptr<Node>, std::string, uint64_t, int, int, Numbers>(), arg("node"),
+      .def(py::init<std::shared_ptr<JobNode>, std::string, uint64_t, int, int, Numbers>(), arg("node"),
            arg("name"), arg("nbytes"), arg("dtype"), arg("op"), arg("shape"))
       .def("start", &PreparedPushPull::start, arg("memory"), arg("priority"), arg("step"))
       .def("start_on_device", &PreparedPushPull::start_on_device, arg("memory"), arg("priority"), arg("step"),

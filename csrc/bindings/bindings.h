@@ -19,6 +19,8 @@ namespace byteps::bindings {
 void bind_tables(pybind11::module_& module);
 // Nodes, their configuration, and the C functions for adapters with a library of their own.
 void bind_node(pybind11::module_& module);
+// The coordinator of an elastic job, for the launcher.
+void bind_coordinator(pybind11::module_& module);
 // Tensors in the memory of CUDA devices.
 void bind_device(pybind11::module_& module);
 // Capabilities of this machine, and the kernels; for `byteps doctor`, tests and benchmarks.
@@ -34,11 +36,11 @@ void bind_plan(pybind11::module_& module);
 Result<std::shared_ptr<device::Transfer>> begin_transfer(int ordinal, uintptr_t stream);
 
 // Starts a push_pull in place and waits: Node.push_pull_and_wait of byteps/_core.pyi.
-pybind11::object push_pull_and_wait(node::Node& node, const std::string& name, const pybind11::object& owner,
-                                    uintptr_t memory, uint64_t bytes, int dtype, int op, int root,
-                                    int priority, const std::optional<std::vector<int64_t>>& dims,
-                                    int64_t collective, std::optional<double> timeout_s,
-                                    const pybind11::object& keep);
+pybind11::object push_pull_and_wait(node::JobNode& node, const std::string& name,
+                                    const pybind11::object& owner, uintptr_t memory, uint64_t bytes,
+                                    int dtype, int op, int root, int priority,
+                                    const std::optional<std::vector<int64_t>>& dims, int64_t collective,
+                                    std::optional<double> timeout_s, const pybind11::object& keep);
 // Name -> value.
 pybind11::dict to_dict(const Metrics& metrics);
 

@@ -12,8 +12,8 @@ namespace byteps::c_api {
 namespace {
 
 struct Membership {
-  std::shared_ptr<node::Node> node;  // set in a job of several ranks
-  std::shared_ptr<Metrics> alone;    // set in a job of one rank
+  std::shared_ptr<node::JobNode> node;  // set in a job of several ranks
+  std::shared_ptr<Metrics> alone;       // set in a job of one rank
   std::string absence = "byteps is not initialized: call byteps.init() first";
 };
 
@@ -113,7 +113,7 @@ const BpsCApi& table() {
   return kTable;
 }
 
-void enter_job(std::shared_ptr<node::Node> node) {
+void enter_job(std::shared_ptr<node::JobNode> node) {
   current_slot.load()->set({.node = std::move(node), .alone = nullptr, .absence = {}});
 }
 

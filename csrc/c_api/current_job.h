@@ -7,13 +7,13 @@
 #include <string>
 
 #include "c_api/c_api.h"
-#include "node/node.h"
+#include "node/job_node.h"
 
 namespace byteps::c_api {
 
 const BpsCApi& table();
 
-void enter_job(std::shared_ptr<node::Node> node);
+void enter_job(std::shared_ptr<node::JobNode> node);
 // A job of one rank, which needs no node. The returned counters start from zero.
 std::shared_ptr<Metrics> enter_job_alone();
 // From now on push_pulls fail with kFailedPrecondition and `why`.

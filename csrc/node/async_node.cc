@@ -42,6 +42,17 @@ void AsyncNode::on_failed(const Status& why) {
   lingered_.reach();
 }
 
+void AsyncNode::abandon(const Status& why) {
+  if (!control_loop_) return;
+  control_loop_->post([this, why] {
+    if (service_) on_failed(why);
+  });
+}
+
+std::optional<transport::Address> AsyncNode::scheduler_address() const {
+  return scheduler_ ? std::optional(scheduler_->address()) : std::nullopt;
+}
+
 void AsyncNode::on_scheduler_lost(const Status& why) {
   if (self_.local_rank <= 0)
     BPS_LOG(kWarning) << why.message() << "; training goes on, with a scheduler in "

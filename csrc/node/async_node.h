@@ -65,8 +65,14 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // immediately if the start has failed before that loop ran.
   void leave(const std::string& cause, const std::string& after);
   Milestone& left() { return left_; }
+  // Any thread. This node gives up, as if the job had failed because of `why`; nobody is told. All
+  // push_pulls end. For members of elastic jobs, which go on with another node.
+  void abandon(const Status& why);
   // Stops the event loops, without leaving. Idempotent. Not on one of the loops.
   void stop();
+
+  // Of the scheduler of this process, from start() on; nullopt: none.
+  std::optional<transport::Address> scheduler_address() const;
 
   // All methods below: any thread. These numbers are constant from started() on.
   int rank() const { return self_.rank; }

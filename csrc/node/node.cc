@@ -10,12 +10,6 @@
 namespace byteps::node {
 namespace {
 
-log::Level level_from(const std::string& name) {
-  if (name == "error") return log::Level::kError;
-  if (name == "info") return log::Level::kInfo;
-  return name == "debug" ? log::Level::kDebug : log::Level::kWarning;
-}
-
 void wait_whatever_signals_come(EventFlag& flag) {
   while (flag.wait(kNever) == EventFlag::Wake::kInterrupted) {
   }
@@ -27,7 +21,7 @@ Node::Node(const NodeConfig& config) : AsyncNode(config, make_host_environment()
 
 Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(validate(config));
-  log::set_level(level_from(config.log_level));
+  log::set_level(log::level_from(config.log_level));
   raise_descriptor_limit();
   std::unique_ptr<Node> node(new Node(config));
   const TimeUs deadline_us = byteps::now_us() + seconds_to_us(config.start_timeout_s);
@@ -48,7 +42,7 @@ Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting
     bool interrupted = false;
     const Status status =
         worker()->handles().wait(handle, std::min(deadline_us, still_here.next_us()), interrupted);
-    const bool timed_out = status.code() == StatusCode::kDeadlineExceeded && poll(handle);
+    const bool timed_out = status.code() == StatusCode::kDeadlineExceeded && AsyncNode::poll(handle);
     if (timed_out && now_us() < deadline_us) {
       still_here.tell();
     } else if (!interrupted) {
@@ -86,7 +80,7 @@ Status Node::wait_until_done(const KeepWaiting& keep_waiting) {
   return failure();
 }
 
-void Node::shutdown(const std::string& cause, const std::string& after) {
+void Node::shut_down(const std::string& cause, const std::string& after) {
   if (shut_down_.exchange(true)) return wait_whatever_signals_come(down_);
   leave(cause, after);
   wait_whatever_signals_come(left().flag());

@@ -105,7 +105,7 @@ Status AsyncNode::start_scheduler() {
                                  .placement = *placement,
                                  .failover = config_.failover,
                                  .has_standby = config_.failover && config_.role == "scheduler",
-                                 .probe_nics = config_.nic_probe,
+                                 .probe_nics = config_.nic_probe && config_.measure_nics,
                                  .fit_shards = config_.service_threads == 0,
                                  .long_path_us = environment_->long_path_us(),
                                  .report_us = config_.nic_probe ? seconds_to_us(config_.traffic_report_s) : 0,

@@ -272,6 +272,54 @@ void fields(auto& codec, One<Rejoin> auto& m) {
   codec.number("received", m.received);
 }
 
+void fields(auto& codec, One<Enrol> auto& m) {
+  codec.number("pid", m.pid);
+  codec.text("host", m.host, kMaxHostBytes);
+  codec.text("version", m.version, kMaxHostBytes);
+}
+
+void fields(auto& codec, One<Enrolled> auto& m) {
+  codec.number("member", m.member, 1, uint32_t{kMaxNodes});
+  codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
+}
+
+void fields(auto& codec, One<Form> auto& m) {
+  codec.number("generation", m.generation, 1);
+  codec.number("epoch", m.epoch, 1);
+  codec.list("members", m.members, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& member) { each.number("member", member, 1, uint32_t{kMaxNodes}); });
+  codec.text("scheduler", m.scheduler, kMaxHostBytes);
+  codec.text("why", m.why, kMaxTextBytes);
+  codec.require(m.epoch <= m.generation, "an epoch begins before its recoveries");
+  codec.require(!m.members.empty(), "a generation has members");
+}
+
+void fields(auto& codec, One<Hosting> auto& m) {
+  codec.number("generation", m.generation, 1);
+  codec.text("scheduler", m.scheduler, kMaxHostBytes);
+}
+
+void fields(auto& codec, One<Formed, Entered, Cancelled> auto& m) {
+  codec.number("generation", m.generation, 1);
+}
+
+void fields(auto& codec, One<Broken> auto& m) {
+  codec.number("generation", m.generation, 1);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+void fields(auto& codec, One<Resign> auto& m) {
+  codec.text("cause", m.cause, kMaxTextBytes);
+  codec.flag("others stay", m.others_stay);
+}
+
+void fields(auto& codec, One<Resigned> auto& m) {
+  codec.number("member", m.member, 1, uint32_t{kMaxNodes});
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+void fields(auto& codec, One<Missing> auto& m) { codec.number("workers", m.workers, 0, uint32_t{kMaxNodes}); }
+
 void fields(auto& /*codec*/, One<AllLinger> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
@@ -279,7 +327,9 @@ constexpr const char* kControlNames[] = {
     "Heartbeat",  "Suspect",    "Lost",      "Leave",     "Left",       "Finished",    "ProbeSetup",
     "ProbeReady", "ProbeStart", "ProbeDone", "Waits",     "Waiting",    "RoundFailed", "Stalled",
     "Leaving",    "Forget",     "Forgotten", "Traffic",   "Speeds",     "Removed",     "Lingers",
-    "AllLinger",  "Added",      "Standby",   "Replicate", "Replicated", "Rejoin",      "Resumed"};
+    "AllLinger",  "Added",      "Standby",   "Replicate", "Replicated", "Rejoin",      "Resumed",
+    "Enrol",      "Enrolled",   "Form",      "Hosting",   "Formed",     "Entered",     "Cancelled",
+    "Broken",     "Resign",     "Resigned",  "Missing"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.

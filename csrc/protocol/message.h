@@ -23,6 +23,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "protocol/data_message.h"
+#include "protocol/elastic_message.h"
 #include "protocol/plan.h"
 
 namespace byteps::protocol {
@@ -376,7 +377,8 @@ using Control =
     std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
                  Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting,
                  RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds, Removed, Lingers,
-                 AllLinger, Added, Standby, Replicate, Replicated, Rejoin, Resumed>;
+                 AllLinger, Added, Standby, Replicate, Replicated, Rejoin, Resumed, Enrol, Enrolled, Form,
+                 Hosting, Formed, Entered, Cancelled, Broken, Resign, Resigned, Missing>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {

@@ -28,7 +28,8 @@ LAYERS: dict[str, set[str]] = {
     "node": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster", "summation", "worker"},
     "sim": {"base", "transport", "protocol", "worker", "node"},
 }
-LAYERS["c_api"] = {*LAYERS["node"], "node"}
+LAYERS["elastic"] = {*LAYERS["node"], "node"}
+LAYERS["c_api"] = {*LAYERS["elastic"], "elastic"}
 LAYERS["bindings"] = {*LAYERS["c_api"], "c_api", "sim"}
 # Own libraries, which include only c_api.h of c_api.
 LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}

@@ -65,6 +65,18 @@ TensorMode random_mode(Random& random) {
   return {true, static_cast<uint8_t>(random.below(256))};
 }
 
+uint32_t random_member(Random& random) { return 1 + static_cast<uint32_t>(random.below(kMaxNodes)); }
+
+Form random_form(Random& random) {
+  Form form;
+  form.generation = 1 + random.u32() / 2;
+  form.epoch = 1 + static_cast<uint32_t>(random.below(form.generation));
+  for (uint64_t i = random.below(4) + 1; i > 0; --i) form.members.push_back(random_member(random));
+  form.scheduler = random.text(kMaxHostBytes);
+  form.why = random.text(kMaxTextBytes);
+  return form;
+}
+
 // One message of each type, in the order of Control.
 std::vector<Control> random_controls(Random& random) {
   return {
@@ -120,12 +132,23 @@ std::vector<Control> random_controls(Random& random) {
       Replicated{random.u64()},
       Rejoin{random.u32(), static_cast<uint32_t>(random.below(kMaxNodes)), random.u64()},
       Resumed{random.u64()},
+      Enrol{random.u64(), random.text(kMaxHostBytes), random.text(kMaxHostBytes)},
+      Enrolled{random_member(random), 1 + random.below(kMaxTimeoutUs)},
+      random_form(random),
+      Hosting{1 + random.u32() / 2, random.text(kMaxHostBytes)},
+      Formed{1 + random.u32() / 2},
+      Entered{1 + random.u32() / 2},
+      Cancelled{1 + random.u32() / 2},
+      Broken{1 + random.u32() / 2, random.text(kMaxTextBytes)},
+      Resign{random.text(kMaxTextBytes), random.below(2) == 1},
+      Resigned{random_member(random), random.text(kMaxTextBytes)},
+      Missing{static_cast<uint32_t>(random.below(kMaxNodes + 1))},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({15, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({16, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
@@ -150,7 +173,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x64);
+  EXPECT_EQ(type, 0x6F);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -217,7 +240,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x64};
+  head[1] = std::byte{0x6F};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
@@ -286,6 +309,20 @@ TEST(ControlMessage, RosterMustBeInOrder) {
   EXPECT_FALSE(accepted(bad)) << "what is lost is not a node";
 }
 
+TEST(ControlMessage, GenerationsHaveMembersAndFollowTheirEpoch) {
+  const auto accepted = [](const Form& form) {
+    const EncodedControl encoded = encode(form);
+    return decode_control(encoded.head, encoded.payload).is_ok();
+  };
+  EXPECT_TRUE(accepted({3, 3, {1, 2}, "", ""}));
+  EXPECT_TRUE(accepted({3, 2, {kMaxNodes}, "ip:1", "worker 1 is lost"}));
+  EXPECT_FALSE(accepted({3, 4, {1, 2}, "", ""})) << "an epoch that has not begun";
+  EXPECT_FALSE(accepted({3, 0, {1, 2}, "", ""}));
+  EXPECT_FALSE(accepted({3, 3, {}, "", ""})) << "no members";
+  EXPECT_FALSE(accepted({3, 3, {0}, "", ""})) << "members count from 1";
+  EXPECT_FALSE(accepted({3, 3, {kMaxNodes + 1}, "", ""}));
+}
+
 TEST(ControlMessage, TheRostersOfAllNodesDifferInTheirHeadsOnly) {
   Random random(8);
   Roster roster = random_roster(random);
@@ -313,6 +350,8 @@ TEST(ControlMessage, LongTextsAreTruncatedBetweenCharacters) {
   EXPECT_EQ(truncate_text("abc", 2), "ab");
   EXPECT_EQ(truncate_text("\xC3\xA4", 1), "");
 }
+
+TEST(Enrol, DescribesItself) { EXPECT_EQ((Enrol{42, "node7", "1"}.describe()), "host node7, pid 42"); }
 
 TEST(NodeInfo, DescribesItself) {
   NodeInfo node;

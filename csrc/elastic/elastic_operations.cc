@@ -1,0 +1,216 @@
+// AsyncElasticNode: the push_pulls of the program, from one generation to the next.
+#include <algorithm>
+#include <utility>
+
+#include "base/copy.h"
+#include "elastic/async_elastic_node.h"
+#include "elastic/names.h"
+
+namespace byteps::elastic {
+namespace {
+
+using protocol::Handle;
+using protocol::PushPull;
+
+// Copying so few bytes takes less time than waking a thread that does it.
+constexpr uint64_t kQuickBytes = 64 << 10;
+// Of a larger tensor, little is left in a core's cache at the end.
+constexpr uint64_t kColdBytes = 4 << 20;
+
+}  // namespace
+
+Result<Handle> AsyncElasticNode::push_pull(const PushPull& request, const worker::TensorMemory& memory) {
+  const Handle handle = handles_->open(request.bytes);
+  const Status status = begin(handle, request, memory);
+  if (status.is_ok()) return handle;
+  handles_->cancel(handle);
+  return status;
+}
+
+void AsyncElasticNode::push_pull(const PushPull& request, const worker::TensorMemory& memory,
+                                 worker::OnDone on_done) {
+  const Handle handle = handles_->open(request.bytes, std::move(on_done));
+  const Status status = begin(handle, request, memory);
+  if (!status.is_ok()) handles_->cancel(handle)(status);
+}
+
+Status AsyncElasticNode::begin(Handle handle, const PushPull& request, const worker::TensorMemory& memory) {
+  if (memory.transfer || is_stored(request.op)) {
+    const Status why = failed_precondition(
+        "'" + request.name + "': " + (memory.transfer ? "tensors of devices" : "asynchronous training") +
+        ": not supported in elastic jobs");
+    refuse(request.name, request.step, why);
+    return why;
+  }
+  {
+    MutexLock lock(mutex_);
+    BPS_RETURN_IF_ERROR(ended_);
+    if (ops_.contains(request.name)) {
+      return invalid_argument("push_pull of '" + request.name +
+                              "': one of this name is in flight; call synchronize() on it first");
+    }
+    if (auto outcome = ledger_.start(request.name, request.step)) return *outcome;
+    ops_[request.name] = {.handle = handle,
+                          .request = request,
+                          .memory = memory,
+                          .result = ledger_.memory_for(request.name, request.bytes),
+                          .order = ++last_order_,
+                          .at = 0,
+                          .is_inside = true,
+                          .refusal = {}};
+  }
+  submit(request.name);
+  MutexLock lock(mutex_);
+  const auto found = ops_.find(request.name);
+  if (found == ops_.end() || found->second.handle != handle) return Status::ok();  // it is done already
+  found->second.is_inside = false;
+  const Status refusal = found->second.refusal;
+  if (!refusal.is_ok()) ops_.erase(found);
+  return refusal;
+}
+
+std::optional<uint32_t> AsyncElasticNode::rank_in(const Generation& generation, uint32_t rank) const {
+  if (rank >= epoch_members_.size()) return rank;  // the node refuses it
+  const auto& members = generation.form.members;
+  const auto found = std::ranges::find(members, epoch_members_[rank]);
+  if (found == members.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - members.begin());
+}
+
+void AsyncElasticNode::submit(const std::string& name) {
+  GenerationPtr generation;
+  PushPull request;
+  worker::TensorMemory memory{};
+  Status failure;
+  {
+    MutexLock lock(mutex_);
+    const auto found = ops_.find(name);
+    if (is_frozen_ || !present_ || found == ops_.end() || found->second.at != 0) return;
+    Op& op = found->second;
+    generation = present_;
+    op.at = generation->number();
+    ++generation->attempts;
+    request = op.request;
+    memory = {.input = op.memory.input, .output = op.result.get()};
+    if (request.op == ReduceOp::kBroadcast) {
+      const auto root = rank_in(*generation, request.root);
+      if (!root)
+        failure = aborted("broadcast of '" + name + "' from rank " + std::to_string(request.root) +
+                          ", which is lost");
+      if (root) request.root = *root;
+    }
+  }
+  if (!failure.is_ok()) {
+    // All ranks decide so: none has its values.
+    generation->node->refuse(name, request.step, failure);
+    return on_attempt_done(generation, name, failure);
+  }
+  // The node keeps the callback, and the generation the node.
+  generation->node->push_pull(request, memory, [this, its = generation.get(), name](const Status& status) {
+    on_attempt_done(its->shared_from_this(), name, status);
+  });
+}
+
+// Peers that end or leave fail what waits for them, with kUnavailable: then the generation is at its
+// end, and the next one goes on with the push_pull.
+void AsyncElasticNode::on_attempt_done(const GenerationPtr& generation, const std::string& name,
+                                       const Status& status) {
+  std::optional<Op> done;
+  {
+    MutexLock lock(mutex_);
+    --generation->attempts;
+    const bool is_drained = is_frozen_ && generation->attempts == 0;
+    if (is_drained) loop_->post([this, generation] { on_drained(generation); });
+    const auto found = ops_.find(name);
+    if (found == ops_.end() || found->second.at != generation->number()) return;
+    Op& op = found->second;
+    const bool is_interrupted = !status.is_ok() && (is_frozen_ || status.code() == StatusCode::kUnavailable ||
+                                                    !generation->node->failure().is_ok());
+    if (is_interrupted) {
+      op.at = 0;
+      if (!is_frozen_)
+        loop_->post([this, generation, why = status.message()] { break_off(generation, why); });
+      return;
+    }
+    if (status.is_ok()) {
+      ledger_.finish(name, op.result, op.request.bytes);
+    } else {
+      ledger_.fail(name, status);
+      if (op.is_inside) {
+        op.refusal = status;
+        return;
+      }
+    }
+    done = std::move(op);
+    ops_.erase(found);
+  }
+  status.is_ok() ? complete(std::move(*done)) : finish(*done, status);
+}
+
+void AsyncElasticNode::complete(Op op) {
+  const bool is_quick = op.request.bytes <= kQuickBytes;
+  auto copy = [this, op = std::move(op)](const Status&) {
+    const MutableBytes to(op.memory.output, op.request.bytes);
+    const Bytes from(op.result.get(), op.request.bytes);
+    op.request.bytes < kColdBytes ? copy_bytes(to, from) : copy_to_cold(to, from);
+    finish(op, Status::ok());
+  };
+  is_quick ? copy(Status::ok()) : copies_->post(std::move(copy), Status::ok());
+}
+
+void AsyncElasticNode::finish(const Op& op, const Status& status) { handles_->finish(op.handle, status); }
+
+void AsyncElasticNode::resubmit_all() {
+  std::vector<std::pair<uint64_t, std::string>> waiting;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [name, op] : ops_) {
+      if (op.at == 0) waiting.emplace_back(op.order, name);
+    }
+  }
+  std::ranges::sort(waiting);
+  for (const auto& [order, name] : waiting) submit(name);
+}
+
+void AsyncElasticNode::refuse(const std::string& name, uint64_t step, const Status& why) {
+  GenerationPtr generation;
+  {
+    MutexLock lock(mutex_);
+    if (!ended_.is_ok()) return;
+    was_refused_ = true;
+    const bool is_news = ops_.contains(name) || ledger_.refuse(name, step, why);
+    if (is_news && !is_frozen_) generation = present_;
+  }
+  if (generation) generation->node->refuse(name, step, why);
+}
+
+Status AsyncElasticNode::declare(const std::string& name, DType dtype, uint64_t bytes) {
+  GenerationPtr generation;
+  {
+    MutexLock lock(mutex_);
+    BPS_RETURN_IF_ERROR(ended_);
+    if (!is_frozen_) generation = present_;
+  }
+  return generation ? generation->node->declare(name, dtype, bytes) : Status::ok();
+}
+
+void AsyncElasticNode::barrier(worker::OnDone done) {
+  push_pull({.name = kBarrierName, .dtype = DType::kUInt8, .bytes = sizeof(barrier_)},
+            {.input = &barrier_, .output = &barrier_}, std::move(done));
+}
+
+void AsyncElasticNode::fail_all_operations() {
+  std::map<std::string, Op> ops;
+  Status why;
+  {
+    MutexLock lock(mutex_);
+    why = ended_;
+    for (const auto& [name, op] : ops_) {
+      if (ledger_.is_in_flight(name)) ledger_.fail(name, why);
+    }
+    ops.swap(ops_);
+  }
+  for (const auto& [name, op] : ops) finish(op, why);
+}
+
+}  // namespace byteps::elastic

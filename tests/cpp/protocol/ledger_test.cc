@@ -1,0 +1,594 @@
+#include "protocol/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/codec_bytes.h"
+#include "protocol/message_harness.h"
+#include "protocol/rounds.h"
+
+namespace byteps::protocol {
+namespace {
+
+using Lines = std::vector<std::string>;
+using LedgerFailures = std::vector<LedgerEntry::Failure>;
+
+Ledger::Values values_of(uint64_t content) {
+  Ledger::Values values(new std::byte[sizeof(content)]);
+  std::memcpy(values.get(), &content, sizeof(content));
+  return values;
+}
+
+uint64_t content_of(const Ledger::Values& values) {
+  uint64_t content = 0;
+  std::memcpy(&content, values.get(), sizeof(content));
+  return content;
+}
+
+// What reconcile() says, in one line for each transfer and each failure.
+Lines describe(const Reconciliation& reconciliation) {
+  Lines texts;
+  for (const auto& [name, round, bytes, holder, to] : reconciliation.transfers) {
+    std::string text = name + " " + std::to_string(round) + " (" + std::to_string(bytes) +
+                       " bytes): " + std::to_string(holder) + " to";
+    for (const uint32_t rank : to) text += " " + std::to_string(rank);
+    texts.push_back(text);
+  }
+  for (const auto& [name, round, why] : reconciliation.failures)
+    texts.push_back(name + " " + std::to_string(round) + ": " + why.to_string());
+  return texts;
+}
+
+LedgerEntry with_failures(LedgerEntry entry, std::vector<uint64_t> rounds) {
+  for (const uint64_t round : rounds)
+    entry.failures.push_back({round, StatusCode::kInvalidArgument, "wrong " + std::to_string(round)});
+  return entry;
+}
+
+// Reconciling
+
+struct ReconcileRow {
+  const char* label;
+  std::vector<LedgerTable> tables;  // by rank
+  Lines expected;
+};
+
+TEST(Reconcile, FollowsItsRules) {
+  const ReconcileRow rows[] = {
+      {"nobody has used a name", {{}, {}}, {}},
+      {"nobody has the result: it is summed again",
+       {{{"w", 3, true, 2, 8, {}}}, {{"w", 3, true, 2, 8, {}}}, {{"w", 2, false, 2, 8, {}}}},
+       {}},
+      {"nothing is in flight", {{{"w", 3, false, 3, 8, {}}}, {{"w", 3, false, 3, 8, {}}}}, {}},
+      {"one has the result: the others get it",
+       {{{"w", 3, true, 2, 8, {}}}, {{"w", 3, false, 3, 12, {}}}, {{"w", 3, true, 2, 8, {}}}},
+       {"w 3 (12 bytes): 1 to 0 2"}},
+      {"several have it: the first one sends it",
+       {{{"w", 3, true, 2, 8, {}}}, {{"w", 3, false, 3, 8, {}}}, {{"w", 3, false, 3, 8, {}}}},
+       {"w 3 (8 bytes): 1 to 0"}},
+      {"one has it, and has begun the next one",
+       {{{"w", 4, true, 3, 8, {}}}, {{"w", 3, true, 2, 8, {}}}},
+       {"w 3 (8 bytes): 0 to 1"}},
+      {"one has it, and the next one has failed there",
+       {{with_failures({"w", 4, false, 3, 8, {}}, {4})}, {{"w", 3, true, 2, 8, {}}}},
+       {"w 3 (8 bytes): 0 to 1", "w 4: invalid argument: wrong 4"}},
+      {"all have released the last result", {{{"w", 3, true, 0, 0, {}}}, {{"w", 2, false, 0, 0, {}}}}, {}},
+      {"a round has failed at one: it fails at all",
+       {{with_failures({"w", 3, false, 0, 0, {}}, {3})},
+        {{"w", 3, true, 0, 0, {}}},
+        {{"w", 2, false, 0, 0, {}}},
+        {}},
+       {"w 3: invalid argument: wrong 3"}},
+      {"several have failed at one",
+       {{with_failures({"w", 4, true, 0, 0, {}}, {1, 2, 3})}, {{"w", 1, true, 0, 0, {}}}},
+       {"w 1: invalid argument: wrong 1", "w 2: invalid argument: wrong 2",
+        "w 3: invalid argument: wrong 3"}},
+      {"the first one's reason counts",
+       {{{"w", 1, false, 0, 0, {{1, StatusCode::kAborted, "a"}}}},
+        {{"w", 1, false, 0, 0, {{1, StatusCode::kDataLoss, "b"}}}}},
+       {"w 1: aborted: a"}},
+      {"one has gone on without a round: it fails where it is in flight",
+       {{{"w", 5, true, 0, 0, {}}}, {{"w", 3, true, 0, 0, {}}}},
+       {"w 3: aborted: round 3 of 'w': another rank has gone on to round 5 without it"}},
+      {"one that is lost now has said of a later round that it has failed",
+       {{with_failures({"w", 2, false, 0, 0, {}}, {5})}, {{"w", 3, true, 0, 0, {}}}},
+       {"w 3: aborted: round 3 of 'w': another rank has gone on to round 5 without it",
+        "w 5: invalid argument: wrong 5"}},
+      {"a result is stronger than a failure",
+       {{with_failures({"w", 3, false, 0, 0, {}}, {2, 3})},
+        {{"w", 3, false, 3, 8, {}}},
+        {{"w", 3, true, 2, 8, {}}}},
+       {"w 3 (8 bytes): 1 to 2"}},
+      {"a rank has not used the name yet", {{}, {{"w", 1, true, 0, 0, {}}}}, {}},
+      {"names do not depend on each other",
+       {{{"a", 2, false, 2, 8, {}}, {"b", 1, true, 0, 0, {}}},
+        {{"a", 2, true, 1, 8, {}}, {"c", 1, true, 0, 0, {}}}},
+       {"a 2 (8 bytes): 0 to 1"}},
+  };
+  for (const ReconcileRow& row : rows) EXPECT_EQ(describe(reconcile(row.tables)), row.expected) << row.label;
+}
+
+TEST(Reconcile, NamesSteps) {
+  const uint64_t third = next_round(0, 3);
+  const Reconciliation result =
+      reconcile({{{"w", next_round(0, 4), true, 0, 0, {}}}, {{"w", third, true, 0, 0, {}}}});
+  ASSERT_EQ(result.failures.size(), 1u);
+  EXPECT_EQ(result.failures[0].round, third);
+  EXPECT_EQ(result.failures[0].why.message(), "step 3 of 'w': another rank has gone on to step 4 without it");
+}
+
+// A member's ledger
+
+TEST(Ledger, CountsRounds) {
+  Ledger ledger;
+  EXPECT_FALSE(ledger.is_in_flight("w"));
+  EXPECT_EQ(ledger.start("w", 0), std::nullopt);
+  EXPECT_EQ(ledger.start("v", 0), std::nullopt);
+  EXPECT_TRUE(ledger.is_in_flight("w"));
+  EXPECT_EQ(ledger.in_flight(), 2u);
+  EXPECT_EQ(ledger.table(), (LedgerTable{{"v", 1, true, 0, 0, {}}, {"w", 1, true, 0, 0, {}}}));
+  ledger.finish("w", values_of(7), 8);
+  EXPECT_EQ(ledger.in_flight(), 1u);
+  EXPECT_EQ(ledger.table()[1], (LedgerEntry{"w", 1, false, 1, 8, {}}));
+  EXPECT_EQ(ledger.start("w", 0), std::nullopt);
+  EXPECT_EQ(ledger.table()[1], (LedgerEntry{"w", 2, true, 1, 8, {}})) << "the last result is held";
+  ledger.fail("w", aborted("a"));
+  ledger.refuse("w", 0, invalid_argument("b"));
+  EXPECT_EQ(
+      ledger.table()[1],
+      (LedgerEntry{
+          "w", 3, false, 1, 8, {{2, StatusCode::kAborted, "a"}, {3, StatusCode::kInvalidArgument, "b"}}}));
+  EXPECT_EQ(ledger.start("w", 0), std::nullopt);
+  ledger.finish("w", values_of(8), 8);
+  EXPECT_EQ(ledger.table()[1], (LedgerEntry{"w", 4, false, 4, 8, {}}))
+      << "all have been to the rounds before";
+  EXPECT_EQ(ledger.start("w", 9), std::nullopt);
+  EXPECT_EQ(ledger.table()[1].last_call, next_round(4, 9));
+}
+
+TEST(Ledger, HoldsTheLastResultUntilItIsReleased) {
+  Ledger ledger;
+  ledger.start("w", 0);
+  const Ledger::Values first = values_of(7);
+  ledger.finish("w", first, 8);
+  EXPECT_EQ(ledger.held("w", 1), first);
+  EXPECT_EQ(ledger.held("w", 2), nullptr);
+  EXPECT_EQ(ledger.held("v", 1), nullptr);
+  const uint64_t mark = ledger.mark();
+  ledger.start("v", 0);
+  ledger.finish("v", values_of(8), 8);
+  EXPECT_GT(ledger.mark(), mark);
+  ledger.release(mark);
+  EXPECT_EQ(ledger.held("w", 1), nullptr);
+  EXPECT_NE(ledger.held("v", 1), nullptr) << "after the mark";
+  EXPECT_EQ(ledger.table()[1], (LedgerEntry{"w", 1, false, 0, 0, {}}));
+}
+
+TEST(Ledger, TheMemoryOfTheLastResultIsUsedAgain) {
+  Ledger ledger;
+  EXPECT_NE(ledger.memory_for("w", 0), nullptr);
+  const Ledger::Values first = ledger.memory_for("w", 8);
+  ledger.start("w", 0);
+  ledger.finish("w", first, 8);
+  EXPECT_EQ(ledger.memory_for("w", 8), first);
+  EXPECT_NE(ledger.memory_for("w", 16), first) << "of another size";
+  ledger.release(ledger.mark());
+  EXPECT_EQ(ledger.memory_for("w", 8), first) << "for the next push_pull";
+  ledger.release(ledger.mark());
+  EXPECT_EQ(first.use_count(), 1) << "the name has not been used since the release before";
+  EXPECT_NE(ledger.memory_for("w", 8), first);
+}
+
+TEST(Ledger, WhatHasFailedElsewhereFailsHere) {
+  Ledger ledger;
+  ledger.start("a", 0);
+  ledger.start("b", 0);
+  ledger.start("c", 0);
+  ledger.finish("b", values_of(1), 8);
+  ledger.finish("c", values_of(1), 8);
+  const auto failed = ledger.apply({{"a", 1, aborted("x")}, {"b", 2, aborted("y")}, {"c", 1, aborted("z")}});
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].first, "a");
+  EXPECT_EQ(failed[0].second.message(), "x");
+  EXPECT_FALSE(ledger.is_in_flight("a"));
+  EXPECT_EQ(ledger.in_flight(), 0u);
+  EXPECT_NE(ledger.held("c", 1), nullptr) << "it has the outcome already";
+  EXPECT_EQ(ledger.start("b", 0)->message(), "y") << "it comes to the round later";
+  EXPECT_FALSE(ledger.is_in_flight("b"));
+  EXPECT_EQ(ledger.in_flight(), 0u);
+  EXPECT_EQ(ledger.start("b", 0), std::nullopt);
+  EXPECT_EQ(ledger.table()[1].last_call, 3u);
+}
+
+TEST(Ledger, SaysWhetherOthersKnowOfARefusal) {
+  Ledger ledger;
+  EXPECT_TRUE(ledger.refuse("w", 0, invalid_argument("x")));
+  ledger.apply({{"w", 3, aborted("y")}});
+  EXPECT_FALSE(ledger.refuse("w", 0, invalid_argument("x"))) << "before one that has failed";
+  EXPECT_FALSE(ledger.refuse("w", 0, invalid_argument("x")));
+  EXPECT_TRUE(ledger.refuse("w", 0, invalid_argument("x")));
+}
+
+TEST(Ledger, NamesThatOnlyOthersHaveUsedMayHaveFailed) {
+  Ledger ledger;
+  EXPECT_TRUE(ledger.apply({{"w", 1, aborted("x")}}).empty());
+  EXPECT_EQ(ledger.table(), (LedgerTable{{"w", 0, false, 0, 0, {{1, StatusCode::kAborted, "x"}}}}));
+  EXPECT_EQ(ledger.start("w", 0)->message(), "x");
+}
+
+// Another rank has been past this round; perhaps it has forgotten how it failed.
+TEST(Ledger, RoundsBeforeAFailureHaveFailedAsWell) {
+  Ledger ledger;
+  ledger.apply({{"w", 3, aborted("x")}});
+  EXPECT_EQ(ledger.start("w", 0)->message(),
+            "round 1 of 'w': another rank has gone on to round 3 without it");
+  EXPECT_EQ(ledger.start("w", 0)->code(), StatusCode::kAborted);
+  EXPECT_EQ(ledger.start("w", 0)->message(), "x");
+  EXPECT_EQ(ledger.start("w", 0), std::nullopt);
+  const auto failed = ledger.apply({{"w", 6, aborted("y")}});
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].second.message(), "round 4 of 'w': another rank has gone on to round 6 without it");
+}
+
+TEST(Ledger, KnowsAsManyFailuresAsATableMayHave) {
+  Ledger ledger;
+  for (int i = 1; i <= 100; ++i) ledger.refuse("w", 0, invalid_argument(std::to_string(i)));
+  const LedgerTable table = ledger.table();
+  EXPECT_EQ(table[0].failures.size(), 64u);
+  EXPECT_EQ(table[0].failures.front().round, 37u);
+  EXPECT_EQ(table[0].failures.back().text, "100");
+  ASSERT_TRUE(decode_ledger(encode(table)).is_ok());
+  Ledger other;
+  other.start("w", 0);
+  const Reconciliation reconciliation = reconcile({table, other.table()});
+  EXPECT_EQ(other.apply(reconciliation.failures).size(), 1u);
+  for (int i = 2; i <= 100; ++i) EXPECT_NE(other.start("w", 0), std::nullopt) << i;
+  EXPECT_EQ(other.start("w", 0), std::nullopt) << "all are in the same round again";
+}
+
+TEST(Ledger, ANewEpochKnowsNothing) {
+  Ledger ledger;
+  ledger.refuse("w", 0, invalid_argument("x"));
+  ledger.clear();
+  EXPECT_TRUE(ledger.table().empty());
+  EXPECT_EQ(ledger.start("w", 0), std::nullopt);
+  EXPECT_EQ(ledger.table()[0].last_call, 1u);
+}
+
+// Bytes
+
+LedgerTable random_table(Random& random) {
+  std::set<std::string> names;
+  while (names.size() < 5) names.insert(random.text(kMaxNameBytes));
+  LedgerTable table;
+  for (const std::string& name : names) {
+    LedgerEntry entry{
+        name, random.u64(), random.below(2) == 1, random.u64(), random.below(kMaxTensorBytes + 1), {}};
+    uint64_t round = 0;
+    for (uint64_t i = random.below(4); i > 0; --i)
+      entry.failures.push_back({round += 1 + random.u32(), random.failure(), random.text(kMaxTextBytes)});
+    table.push_back(entry);
+  }
+  return table;
+}
+
+TEST(LedgerBytes, AreTheDocumentedOnes) {
+  EXPECT_EQ(
+      encode(LedgerTable{{"w", 3, true, 2, 0x0102, {{1, StatusCode::kInvalidArgument, "x"}}}}),
+      bytes_of({1, 0, 0,  0, 1, 0, 'w', 3, 0, 0, 0, 0, 0, 0, 0,
+                1, 2, 0,  0, 0, 0, 0,   0, 0, 2, 1, 0, 0, 0, 0,
+                0, 0, 1,  0, 0, 0, 1,   0, 0, 0, 0, 0, 0, 0, static_cast<int>(StatusCode::kInvalidArgument),
+                1, 0, 'x'}));
+}
+
+TEST(LedgerBytes, RoundTripExactly) {
+  Random random(1);
+  EXPECT_EQ(*decode_ledger(encode(LedgerTable())), LedgerTable());
+  for (int i = 0; i < 200; ++i) {
+    const LedgerTable table = random_table(random);
+    const auto decoded = decode_ledger(encode(table));
+    ASSERT_TRUE(decoded.is_ok()) << decoded.status();
+    ASSERT_EQ(*decoded, table);
+  }
+}
+
+TEST(LedgerBytes, EveryTruncationAndEveryTrailingByteIsRefused) {
+  Random random(2);
+  for (int i = 0; i < 5; ++i) {
+    std::vector<std::byte> bytes = encode(random_table(random));
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      // A separate copy, so that the address sanitizer detects reads beyond the end.
+      const std::vector<std::byte> truncated(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+      ASSERT_EQ(decode_ledger(truncated).status().code(), StatusCode::kDataLoss) << size;
+    }
+    bytes.push_back(std::byte{0});
+    ASSERT_FALSE(decode_ledger(bytes).is_ok());
+  }
+}
+
+TEST(LedgerBytes, RandomBytesAreReadWithinBounds) {
+  Random random(3);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> bytes = encode(random_table(random));
+    bytes[random.below(bytes.size())] = static_cast<std::byte>(random.below(256));
+    const auto decoded = decode_ledger(bytes);
+    if (decoded.is_ok()) reconcile({*decoded, *decoded});
+  }
+}
+
+TEST(LedgerBytes, BrokenRulesAreRefused) {
+  const LedgerFailures none = {};
+  const std::pair<LedgerTable, const char*> cases[] = {
+      {{{"w", 1, false, 0, kMaxTensorBytes + 1, none}}, "result's bytes: expected 0 to "},
+      {{{"w", 1, false, 0, 0, {{0, StatusCode::kAborted, ""}}}}, "round: expected 1 to "},
+      {{{"w", 1, false, 0, 0, {{1, StatusCode::kOk, ""}}}}, "the code of a failure is a failure"},
+      {{{"w", 1, false, 0, 0, {{1, static_cast<StatusCode>(99), ""}}}}, "status: expected a code from 0 to "},
+      {{{"w", 9, false, 0, 0, {{2, StatusCode::kAborted, ""}, {2, StatusCode::kAborted, ""}}}},
+       "failures are ordered by round"},
+      {{{"w", 9, false, 0, 0, LedgerFailures(65, {1, StatusCode::kAborted, ""})}},
+       "failures: expected 0 to 64"},
+      {{{"w", 1, false, 0, 0, none}, {"v", 1, false, 0, 0, none}}, "entries are ordered by name"},
+      {{{"w", 1, false, 0, 0, none}, {"w", 1, false, 0, 0, none}}, "entries are ordered by name"},
+      {{{std::string(kMaxNameBytes + 1, 'w'), 1, false, 0, 0, none}}, nullptr},
+  };
+  for (const auto& [table, why] : cases) {
+    const auto decoded = decode_ledger(encode(table));
+    if (why == nullptr) {
+      EXPECT_EQ(decoded->front().name.size(), kMaxNameBytes) << "truncated by the writer";
+      continue;
+    }
+    ASSERT_FALSE(decoded.is_ok()) << why;
+    EXPECT_NE(decoded.status().message().find(why), std::string::npos) << decoded.status();
+  }
+  const auto many = bytes_of({0xFF, 0xFF, 0xFF, 0x0F});
+  EXPECT_FALSE(decode_ledger(many).is_ok());
+}
+
+// The guarantee itself. Members call push_pulls in the order of one program, refuse some of them, break
+// off steps, and are lost. Generations end at any time, also recoveries, which then only some have
+// finished. The outcome of a round is the same for all that live, and only contributions of equal
+// rounds are summed.
+
+class Programs {
+ public:
+  explicit Programs(uint32_t seed) : random_(seed) {
+    const uint32_t workers = 2 + below(3);
+    for (uint32_t member = 0; member < workers; ++member) living_.push_back(member);
+    workers_.resize(workers);
+  }
+
+  void run() {
+    int cuts = static_cast<int>(below(4));
+    for (int i = 0; i < 4000 && !testing::Test::HasFailure(); ++i) {
+      if (are_all_done()) break;
+      const uint32_t member = living_[below(living_.size())];
+      below(2) == 0 ? call(member) : deliver(member);
+      if (below(40) == 0) release_if_possible();
+      if (cuts > 0 && below(60) == 0) {
+        --cuts;
+        recover();
+      }
+    }
+    ASSERT_TRUE(are_all_done()) << "somebody waits for ever";
+    check_outcomes();
+  }
+
+ private:
+  static constexpr int kSteps = 6;
+  static constexpr const char* kCalls[] = {"a", "b", "c", "c"};  // in each step
+
+  struct Outcome {
+    bool is_ok = false;
+    uint64_t content = 0;
+    bool operator==(const Outcome&) const = default;
+  };
+
+  // The push_pulls of a name in one generation. Its rounds begin anew.
+  struct NodeRounds {
+    std::map<uint32_t, uint64_t> last;  // round of each member
+    // By round: what each contributes to, as rounds of the epoch.
+    std::map<uint64_t, std::map<uint32_t, uint64_t>> contributions;
+    std::map<uint64_t, uint64_t> results;
+    std::set<uint64_t> failed;
+  };
+
+  struct Worker {
+    Ledger ledger;
+    int step = 1;
+    uint32_t next_call = 0;
+    bool has_refused = false;                   // since its last table
+    std::map<std::string, uint64_t> in_flight;  // step of the push_pull
+    std::map<std::string, std::map<uint64_t, Outcome>> outcomes;
+  };
+
+  uint32_t below(size_t limit) { return static_cast<uint32_t>(random_() % limit); }
+  bool are_all_done() const {
+    return std::ranges::all_of(living_, [this](uint32_t member) {
+      return workers_[member].step > kSteps && workers_[member].in_flight.empty();
+    });
+  }
+
+  // The next call of the program. The first name has no steps; all call it equally often.
+  void call(uint32_t member) {
+    Worker& worker = workers_[member];
+    if (worker.step > kSteps) return;
+    const bool breaks_off = worker.next_call > 0 && worker.step < kSteps && below(8) == 0;
+    if (breaks_off || worker.next_call == std::size(kCalls)) {
+      ++worker.step;
+      worker.next_call = 0;
+      return;
+    }
+    const std::string name = kCalls[worker.next_call];
+    if (worker.in_flight.contains(name)) return;  // the program waits for it
+    const uint64_t step = worker.next_call == 0 ? 0 : static_cast<uint64_t>(worker.step);
+    if (below(10) == 0) {
+      const bool is_news = worker.ledger.refuse(name, step, invalid_argument("refused"));
+      note(member, name, {});
+      if (is_news && !is_frozen_) refuse_in_node(member, name, step);
+      worker.has_refused = true;
+      ++worker.next_call;
+      return;
+    }
+    ++worker.next_call;
+    if (worker.ledger.start(name, step)) return note(member, name, {});
+    worker.in_flight[name] = step;
+    if (!is_frozen_) contribute(member, name, step);
+  }
+  uint64_t round_of(uint32_t member, const std::string& name) const {
+    for (const LedgerEntry& entry : workers_[member].ledger.table())
+      if (entry.name == name) return entry.last_call;
+    return 0;
+  }
+  void note(uint32_t member, const std::string& name, Outcome outcome) {
+    ASSERT_TRUE(workers_[member].outcomes[name].emplace(round_of(member, name), outcome).second);
+  }
+
+  uint64_t begin_in_node(uint32_t member, const std::string& name, uint64_t step) {
+    NodeRounds& rounds = nodes_[name];
+    uint64_t& last = rounds.last[member];
+    const uint64_t round = next_round(last, step);
+    // What it has skipped has failed, and so has what it contributes to after others have gone on.
+    for (auto& [other, contributions] : rounds.contributions)
+      if (other > last && other < round && !contributions.contains(member)) rounds.failed.insert(other);
+    for (const auto& [other, its] : rounds.last)
+      if (its > round && !rounds.contributions[round].contains(other)) rounds.failed.insert(round);
+    last = round;
+    return round;
+  }
+  void refuse_in_node(uint32_t member, const std::string& name, uint64_t step) {
+    nodes_[name].failed.insert(begin_in_node(member, name, step));
+  }
+  void contribute(uint32_t member, const std::string& name, uint64_t step) {
+    const uint64_t round = begin_in_node(member, name, step);
+    NodeRounds& rounds = nodes_[name];
+    auto& contributions = rounds.contributions[round];
+    contributions[member] = round_of(member, name);
+    if (rounds.failed.contains(round) || contributions.size() < living_.size()) return;
+    for (const auto& [other, epoch_round] : contributions)
+      ASSERT_EQ(epoch_round, contributions.begin()->second) << "rounds of '" << name << "' are mixed up";
+    rounds.results[round] = ++last_content_;
+  }
+  void deliver(uint32_t member) {
+    Worker& worker = workers_[member];
+    if (worker.in_flight.empty()) return;
+    const std::string name = std::next(worker.in_flight.begin(), below(worker.in_flight.size()))->first;
+    const NodeRounds& rounds = nodes_[name];
+    const auto last = rounds.last.find(member);
+    if (last == rounds.last.end()) return;
+    const auto result = rounds.results.find(last->second);
+    if (result != rounds.results.end()) {
+      finish(member, name, values_of(result->second));
+    } else if (rounds.failed.contains(last->second)) {
+      worker.ledger.fail(name, aborted("a node has failed it"));
+      worker.in_flight.erase(name);
+      note(member, name, {});
+    }
+  }
+  void finish(uint32_t member, const std::string& name, const Ledger::Values& values) {
+    Worker& worker = workers_[member];
+    worker.ledger.finish(name, values, sizeof(uint64_t));
+    worker.in_flight.erase(name);
+    note(member, name, {true, content_of(values)});
+  }
+  // As at a commit, which all reach with nothing in flight.
+  void release_if_possible() {
+    for (const uint32_t member : living_) {
+      const Worker& worker = workers_[member];
+      if (!worker.in_flight.empty() || worker.next_call != 0 || worker.step != workers_[living_[0]].step)
+        return;
+    }
+    for (const uint32_t member : living_) workers_[member].ledger.release(workers_[member].ledger.mark());
+  }
+
+  void go_on_a_while() {
+    for (uint32_t i = below(10); i > 0; --i) call(living_[below(living_.size())]);
+  }
+  void recover() {
+    is_frozen_ = true;
+    nodes_.clear();
+    bool is_done = false;
+    while (!is_done) {
+      go_on_a_while();
+      if (living_.size() > 1 && below(2) == 0) living_.erase(living_.begin() + below(living_.size()));
+      std::vector<LedgerTable> tables;
+      for (const uint32_t member : living_) {
+        auto table = decode_ledger(encode(workers_[member].ledger.table()));
+        ASSERT_TRUE(table.is_ok()) << table.status();
+        tables.push_back(std::move(*table));
+        workers_[member].has_refused = false;
+      }
+      const Reconciliation reconciliation = reconcile(tables);
+      go_on_a_while();
+      // What one refuses now is not in its table: it breaks the recovery off.
+      const auto has_refused = [this](uint32_t member) { return workers_[member].has_refused; };
+      is_done = below(3) > 0 && std::ranges::none_of(living_, has_refused);
+      for (uint32_t rank = 0; rank < living_.size(); ++rank) {
+        if (is_done || (below(2) == 0 && !has_refused(living_[rank]))) finish_recovery(rank, reconciliation);
+      }
+    }
+    is_frozen_ = false;
+    for (const uint32_t member : living_)
+      for (const auto& [name, step] : std::map(workers_[member].in_flight)) contribute(member, name, step);
+  }
+  void finish_recovery(uint32_t rank, const Reconciliation& reconciliation) {
+    const uint32_t member = living_[rank];
+    for (const auto& [name, round, bytes, holder, to] : reconciliation.transfers) {
+      if (std::ranges::find(to, rank) == to.end()) continue;
+      const Ledger::Values values = workers_[living_[holder]].ledger.held(name, round);
+      ASSERT_NE(values, nullptr);
+      ASSERT_EQ(round, round_of(member, name));
+      finish(member, name, values);
+    }
+    for (const auto& [name, why] : workers_[member].ledger.apply(reconciliation.failures)) {
+      ASSERT_EQ(workers_[member].in_flight.erase(name), 1u);
+      note(member, name, {});
+    }
+  }
+
+  void check_outcomes() {
+    std::map<std::string, std::map<uint64_t, Outcome>> all;
+    for (const uint32_t member : living_) {
+      for (const auto& [name, outcomes] : workers_[member].outcomes) {
+        for (const auto& [round, outcome] : outcomes) {
+          const auto [known, is_new] = all[name].emplace(round, outcome);
+          ASSERT_EQ(known->second, outcome) << "round " << round << " of '" << name << "'";
+        }
+      }
+    }
+    // What a member has skipped has failed for the others.
+    for (const uint32_t member : living_) {
+      for (const auto& [name, outcomes] : all) {
+        for (const auto& [round, outcome] : outcomes) {
+          if (!workers_[member].outcomes[name].contains(round)) {
+            ASSERT_FALSE(outcome.is_ok) << "round " << round;
+          }
+        }
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::vector<uint32_t> living_;  // by rank
+  std::vector<Worker> workers_;
+  std::map<std::string, NodeRounds> nodes_;
+  bool is_frozen_ = false;
+  uint64_t last_content_ = 0;
+};
+
+TEST(LedgerModel, LivingMembersGetTheSameOutcomes) {
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Programs(seed).run();
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace byteps::protocol
