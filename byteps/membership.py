@@ -5,14 +5,25 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from types import FrameType
 from typing import NamedTuple
 
 from byteps.runtime import commit, current_job, init, is_initialized, leave_others, shutdown
 
-__all__ = ["Change", "change_at_commit", "enter_again", "failure", "leave_when_told"]
+__all__ = [
+    "Change",
+    "await_change",
+    "change_at_commit",
+    "enter_again",
+    "failure",
+    "is_elastic",
+    "leave_when_told",
+]
 
 log = logging.getLogger("byteps")
+
+_PAUSE_S = 0.02  # between two commits of ranks that wait for a change
 
 _told_to_end = threading.Event()  # by SIGTERM
 
@@ -42,6 +53,20 @@ def change_at_commit() -> Change | None:
     return Change(has_newcomers) if is_entered else None
 
 
+def await_change() -> None:
+    """Returns when the ranks have changed: after a loss they are numbered anew. Collective.
+
+    For ranks that cannot go on without: the root of a broadcast is lost.
+    """
+    while change_at_commit() is None:
+        time.sleep(_PAUSE_S)
+
+
+def is_elastic() -> bool:
+    """Whether this process takes part in an elastic job."""
+    return is_initialized() and current_job().config.elastic
+
+
 def leave_when_told() -> None:
     """Makes SIGTERM end this process at its next commit, when it has finished its step.
 
@@ -49,7 +74,7 @@ def leave_when_told() -> None:
     time before SIGKILL. Does nothing if the program handles SIGTERM itself, outside of the main
     thread, and in jobs of fixed size, which end with every worker.
     """
-    if not current_job().config.elastic or threading.current_thread() is not threading.main_thread():
+    if not is_elastic() or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_sigterm)

@@ -126,7 +126,12 @@ def run_benchmarks() -> Outcome:
 
 
 def run_simulator(seeds: int) -> Outcome:
-    if build("release") and succeeds(ROOT / "build/release/bps_sim", "--seeds", str(seeds), "--jobs", "2"):
+    program = ROOT / "build/release/bps_sim"
+    if (
+        build("release")
+        and succeeds(program, "--seeds", str(seeds), "--jobs", "2")
+        and succeeds(program, "--elastic", "--seeds", str(seeds), "--jobs", "2")
+    ):
         return Outcome(passed=1)
     return Outcome(failures=["bps_sim or its build: see above"])
 
@@ -208,7 +213,7 @@ def run_python() -> Outcome:
 
 PARTS: dict[str, Callable[[], Outcome]] = {
     "release": lambda: run_cpp("release"),
-    "some-seeds": lambda: run_simulator(3000),
+    "some-seeds": lambda: run_simulator(2000),
     "simulator": lambda: run_simulator(10000),
     "core": run_core,
     "python": run_python,

@@ -9,6 +9,7 @@ MEASURES = (
     "bad_networks",
     "changing_links",
     "faults",
+    "elastic",
     "one_machine",
     "latency",
     "c10d",

@@ -47,8 +47,13 @@ class Steps:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    @property
+    def text(self) -> str:
+        """What the program has printed."""
+        return self._path.read_text()
+
     def ends(self) -> list[float]:
-        return [float(end) for end in re.findall(r"^step \d+ ([\d.]+)$", self._path.read_text(), re.MULTILINE)]
+        return [float(end) for end in re.findall(r"^step \d+ ([\d.]+)$", self.text, re.MULTILINE)]
 
     def wait_for(self, number: int) -> list[float]:
         """Returns the ends of all steps when there are so many.
@@ -59,7 +64,7 @@ class Steps:
         deadline = time.monotonic() + PATIENCE_S
         while len(self.ends()) < number:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{number} steps did not come: {self._path.read_text()[-200:]}")
+                raise RuntimeError(f"{number} steps did not come: {self.text[-200:]}")
             time.sleep(0.005)
         return self.ends()
 
@@ -81,10 +86,11 @@ def run(recorder: Recorder) -> None:
 
         extra = [time_lost(steps, AT[1], cut, undisturbed)]
     recorder.add(_case("a server becomes silent", undisturbed, extra, TIMEOUT_S))
-    recorder.add(_torchrun())
+    recorder.add(torchrun())
 
 
-def _torchrun() -> Case:
+def torchrun() -> Case:
+    """Measures torchrun, which starts all workers again when one is killed."""
     undisturbed = Figures()
     case = Case("torchrun (gloo): a worker is killed, all start again", None, "", {"gloo": undisturbed})
     with torchrun_steps() as (steps, pid_of_worker):
@@ -139,19 +145,19 @@ def time_lost(steps: Steps, at: float, fault: Callable[[], Any], undisturbed: Fi
 def byteps_steps(impairments: Impairments | None = None) -> Iterator[tuple[Lab, Steps, list[subprocess.Popen[Any]]]]:
     """A job; its processes are the workers by rank, then the servers."""
     settings = {"BYTEPS_TIMEOUT_S": f"{TIMEOUT_S:g}"}
-    with Lab([RATE_MBPS] * (WORKERS + SERVERS), impairments=impairments) as lab, _output() as path:
+    with Lab([RATE_MBPS] * (WORKERS + SERVERS), impairments=impairments) as lab, output() as path:
         environments = OnHosts(lab, WORKERS, SERVERS).byteps_environments(settings)
         processes = []
         for host, environment in enumerate(environments):
             program = [*_PROGRAM, "byteps", str(TENSOR_BYTES)] if host < WORKERS else ["-m", "byteps.server"]
-            processes.append(_start(lab, host, [sys.executable, *program], environment, path))
+            processes.append(start(lab, host, [sys.executable, *program], environment, path))
         yield lab, Steps(path), processes
 
 
 @contextlib.contextmanager
 def torchrun_steps() -> Iterator[tuple[Steps, Callable[[], int]]]:
     """Runs torchrun on each host; the function returns the process number of the last host's worker."""
-    with Lab([RATE_MBPS] * WORKERS) as lab, _output() as path:
+    with Lab([RATE_MBPS] * WORKERS) as lab, output() as path:
         agents = []
         for host in lab.hosts:
             command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(WORKERS), "--max-restarts", "3"]
@@ -160,7 +166,7 @@ def torchrun_steps() -> Iterator[tuple[Steps, Callable[[], int]]]:
             command += [*_PROGRAM, "torchrun", str(TENSOR_BYTES)]
             # With one store for all rounds, new workers find the addresses of the old ones.
             environment = {"GLOO_SOCKET_IFNAME": INTERFACE, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-            agents.append(_start(lab, host.number, command, environment, path))
+            agents.append(start(lab, host.number, command, environment, path))
 
         def worker() -> int:
             listed = subprocess.run(
@@ -171,7 +177,8 @@ def torchrun_steps() -> Iterator[tuple[Steps, Callable[[], int]]]:
         yield Steps(path), worker
 
 
-def _start(lab: Lab, host: int, command: list[str], environment: dict[str, str], path: Path) -> subprocess.Popen[Any]:
+def start(lab: Lab, host: int, command: list[str], environment: dict[str, str], path: Path) -> subprocess.Popen[Any]:
+    """Starts a process on a host, which appends its output to the file."""
     with path.open("a") as output:
         return lab.popen(
             host, command, env=base_environment() | environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -179,7 +186,8 @@ def _start(lab: Lab, host: int, command: list[str], environment: dict[str, str],
 
 
 @contextlib.contextmanager
-def _output() -> Iterator[Path]:
+def output() -> Iterator[Path]:
+    """A file for the output of all processes."""
     with tempfile.TemporaryDirectory(prefix="bps-faults-") as folder:
         path = Path(folder) / "output"
         path.touch()

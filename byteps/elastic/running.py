@@ -76,7 +76,9 @@ def run_fn(func: Callable[Concatenate[S, P], R], reset: Callable[[], object]) ->
             # one leaves the job.
             if has_failed:
                 state.restore()
-                reset()
+                # In an elastic job that goes on, the root of a broadcast was lost, for all ranks alike.
+                goes_on = membership.is_elastic() and not membership.failure()
+                membership.await_change() if goes_on else reset()
             state.on_reset()
 
     return cast(Callable[Concatenate[S, P], R], wrapper)

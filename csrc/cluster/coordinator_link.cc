@@ -97,7 +97,8 @@ void CoordinatorLink::on_channel_closed(ControlChannel& channel, const Status& w
 }
 
 TimeUs CoordinatorLink::next_tick_us() const {
-  return timeout_us_ == 0 ? kNever : std::min(next_heartbeat_us_, last_heard_us_ + timeout_us_);
+  if (is_over_ || timeout_us_ == 0) return kNever;
+  return std::min(next_heartbeat_us_, last_heard_us_ + timeout_us_);
 }
 
 void CoordinatorLink::tick() {

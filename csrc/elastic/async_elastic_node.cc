@@ -14,6 +14,8 @@ using protocol::Form;
 
 namespace {
 
+// All members of the first generation begin with what they have.
+constexpr uint32_t kFirstGeneration = 1;
 // Longest wait of a member that leaves for the coordinator.
 constexpr TimeUs kLeaveUs = 5'000'000;
 
@@ -110,7 +112,8 @@ AsyncElasticNode::GenerationPtr AsyncElasticNode::make_generation(const Form& fo
   config.scheduler_by_rank_0 = true;
   config.scheduler_fd = -1;
   config.node_host = ip_;
-  config.measure_nics = form.generation == 1;  // later there is other traffic
+  config.is_generation = true;
+  config.measure_nics = form.generation == kFirstGeneration;  // later there is other traffic
   if (form.is_recovery()) config.start_timeout_s = config_.timeout_s;
   transport::Address scheduler{ip_, 0};
   if (rank != 0) {
@@ -150,6 +153,8 @@ void AsyncElasticNode::on_node_news(const GenerationPtr& generation) {
 }
 
 void AsyncElasticNode::on_node_failed(const GenerationPtr& generation, const Status& why) {
+  if (generation == recovering_ && !coordinator_lost_.is_ok())
+    return fail(without_coordinator(why.message()));
   if (generation == next_ || generation == recovering_) {
     link_->send(protocol::Broken{generation->number(), why.message()});
     if (generation == next_) drop(next_);
@@ -163,11 +168,13 @@ void AsyncElasticNode::break_off(const GenerationPtr& generation, const std::str
     MutexLock lock(mutex_);
     if (generation != present_ || is_frozen_) return;
   }
-  if (!coordinator_lost_.is_ok()) {
-    return fail(Status(coordinator_lost_.code(), why + "; and " + coordinator_lost_.message()));
-  }
+  if (!coordinator_lost_.is_ok()) return fail(without_coordinator(why));
   freeze(unavailable(why));
   link_->send(protocol::Broken{generation->number(), why});
+}
+
+Status AsyncElasticNode::without_coordinator(const std::string& why) const {
+  return {coordinator_lost_.code(), why + "; and " + coordinator_lost_.message()};
 }
 
 void AsyncElasticNode::freeze(const Status& why) {
@@ -221,16 +228,20 @@ void AsyncElasticNode::go_on_if_ready() {
     table = ledger_.table();
     was_refused_ = false;
   }
-  exchange_tables(*generation->node, *loop_, table, [this, weak = std::weak_ptr(generation)](auto tables) {
-    if (const GenerationPtr its = weak.lock()) on_tables(its, std::move(tables));
-  });
+  exchange_tables(*generation->node, *loop_, {std::move(table), has_state_},
+                  [this, weak = std::weak_ptr(generation)](auto all) {
+                    if (const GenerationPtr its = weak.lock()) on_knowledge(its, std::move(all));
+                  });
 }
 
-void AsyncElasticNode::on_tables(const GenerationPtr& generation,
-                                 Result<std::vector<protocol::LedgerTable>> tables) {
+void AsyncElasticNode::on_knowledge(const GenerationPtr& generation, Result<std::vector<Knowledge>> all) {
   if (generation != recovering_) return;
-  if (!tables) return on_node_failed(generation, tables.status());
-  const protocol::Reconciliation reconciliation = protocol::reconcile(*tables);
+  if (!all) return on_node_failed(generation, all.status());
+  if (std::ranges::none_of(*all, &Knowledge::has_state))
+    return fail(unavailable("no worker is left that has the state of the training: " + generation->form.why));
+  std::vector<protocol::LedgerTable> tables;
+  for (Knowledge& each : *all) tables.push_back(std::move(each.table));
+  const protocol::Reconciliation reconciliation = protocol::reconcile(tables);
   const auto rank = static_cast<uint32_t>(generation->node->rank());
   std::vector<ResultTransfer> transfers;
   {
@@ -330,8 +341,10 @@ void AsyncElasticNode::enter(uint32_t epoch) {
     is_frozen_ = !entered;
   }
   is_drained_ = true;
+  if (epoch == kFirstGeneration) has_state_ = true;
   if (old) retire(std::move(old));
   link_->send(protocol::Entered{epoch});
+  if (!entered && !coordinator_lost_.is_ok()) return fail(without_coordinator("a worker was lost"));
   if (!entered) link_->send(protocol::Broken{epoch, "this member had given the generation up"});
   const auto rank = std::ranges::find(members, member_) - members.begin();
   environment_->on_named("r" + std::to_string(rank));
@@ -382,6 +395,7 @@ void AsyncElasticNode::send_flags() {
 void AsyncElasticNode::on_flags(const Status& status) {
   wait_ = Wait::kNothing;
   if (!status.is_ok()) return finish_commit(status);
+  has_state_ = true;
   {
     MutexLock lock(mutex_);
     ledger_.release(commit_mark_);
@@ -412,7 +426,7 @@ void AsyncElasticNode::on_coordinator_lost(const Status& why) {
     is_running = present_ && !is_frozen_;
   }
   if (leaves_) return leave_node();
-  if (!is_running) return fail(why);
+  if (!is_running || missing_ > 0) return fail(why);
   BPS_LOG(kWarning) << why.message() << "; training goes on, but no worker may come or be lost any more";
 }
 
@@ -516,6 +530,11 @@ Status AsyncElasticNode::failure() const {
 int AsyncElasticNode::rank() const {
   MutexLock lock(mutex_);
   return static_cast<int>(std::ranges::find(epoch_members_, member_) - epoch_members_.begin());
+}
+
+uint32_t AsyncElasticNode::epoch() const {
+  MutexLock lock(mutex_);
+  return epoch_;
 }
 
 int AsyncElasticNode::size() const {

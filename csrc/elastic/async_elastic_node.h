@@ -68,6 +68,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   int local_rank() const;
   int local_size() const;
   std::vector<std::pair<int, int>> local_ranks() const;
+  uint32_t epoch() const;
   // The members of the present generation, by number of the member, ascending.
   std::vector<uint32_t> members() const;
 
@@ -119,6 +120,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   Status begin(protocol::Handle handle, const protocol::PushPull& request,
                const worker::TensorMemory& memory);
   void submit(const std::string& name) BPS_EXCLUDES(mutex_);
+  void fail_without_root(const GenerationPtr& generation, const protocol::PushPull& request);
   void on_attempt_done(const GenerationPtr& generation, const std::string& name, const Status& status);
   void complete(Op op);
   void finish(const Op& op, const Status& status);
@@ -136,7 +138,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   void freeze(const Status& why);
   void on_drained(const GenerationPtr& generation);
   void go_on_if_ready();
-  void on_tables(const GenerationPtr& generation, Result<std::vector<protocol::LedgerTable>> tables);
+  void on_knowledge(const GenerationPtr& generation, Result<std::vector<Knowledge>> all);
   void finish_recovery(const GenerationPtr& generation, const protocol::Reconciliation& reconciliation,
                        const std::vector<ResultTransfer>& transfers);
   // Enters the generation of this number, with or without a node of it.
@@ -147,6 +149,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   void on_flags(const Status& status);
   void go_on_waiting_for_workers();
   void finish_commit(Result<Change> change);
+  Status without_coordinator(const std::string& why) const;
   void break_off(const GenerationPtr& generation, const std::string& why);
   void fail(const Status& why);
   void fail_all_operations();
@@ -176,6 +179,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   uint32_t entering_ = 0;                       // epoch that others have entered; 0: none
   bool is_drained_ = true;                      // there is no present generation, or nothing of it runs
   bool is_exchanging_ = false;                  // with the members of recovering_
+  bool has_state_ = false;  // of the training: it was there when the job began, or has made a step
   Status coordinator_lost_;
   uint32_t missing_ = 0;
   Wait wait_ = Wait::kNothing;

@@ -81,7 +81,7 @@ void AsyncElasticNode::submit(const std::string& name) {
   GenerationPtr generation;
   PushPull request;
   worker::TensorMemory memory{};
-  Status failure;
+  bool has_root = true;
   {
     MutexLock lock(mutex_);
     const auto found = ops_.find(name);
@@ -94,21 +94,37 @@ void AsyncElasticNode::submit(const std::string& name) {
     memory = {.input = op.memory.input, .output = op.result.get()};
     if (request.op == ReduceOp::kBroadcast) {
       const auto root = rank_in(*generation, request.root);
-      if (!root)
-        failure = aborted("broadcast of '" + name + "' from rank " + std::to_string(request.root) +
-                          ", which is lost");
-      if (root) request.root = *root;
+      has_root = root.has_value();
+      request.root = root.value_or(0);
     }
   }
-  if (!failure.is_ok()) {
-    // All ranks decide so: none has its values.
-    generation->node->refuse(name, request.step, failure);
-    return on_attempt_done(generation, name, failure);
-  }
+  if (!has_root) return fail_without_root(generation, request);
   // The node keeps the callback, and the generation the node.
   generation->node->push_pull(request, memory, [this, its = generation.get(), name](const Status& status) {
     on_attempt_done(its->shared_from_this(), name, status);
   });
+}
+
+// The root is lost, and nobody has got its values: all members decide so.
+void AsyncElasticNode::fail_without_root(const GenerationPtr& generation, const PushPull& request) {
+  const Status why = unavailable("broadcast of '" + request.name + "': its root is lost");
+  generation->node->refuse(request.name, request.step, why);
+  std::optional<Op> failed;
+  {
+    MutexLock lock(mutex_);
+    --generation->attempts;
+    if (is_frozen_ && generation->attempts == 0) loop_->post([this, generation] { on_drained(generation); });
+    const auto found = ops_.find(request.name);
+    if (found == ops_.end() || found->second.at != generation->number()) return;
+    ledger_.fail(request.name, why);
+    if (found->second.is_inside) {
+      found->second.refusal = why;
+      return;
+    }
+    failed = std::move(found->second);
+    ops_.erase(found);
+  }
+  finish(*failed, why);
 }
 
 // Peers that end or leave fail what waits for them, with kUnavailable: then the generation is at its

@@ -12,8 +12,7 @@
 namespace byteps::elastic {
 namespace {
 
-using protocol::LedgerTable;
-using Tables = Result<std::vector<LedgerTable>>;
+using Tables = Result<std::vector<Knowledge>>;
 
 constexpr const char* kSizes = "byteps.elastic.sizes";
 constexpr const char* kTables = "byteps.elastic.tables";
@@ -53,15 +52,16 @@ class Sending {
 };
 
 Tables parse(const TableExchange& exchange) {
-  std::vector<LedgerTable> tables;
+  std::vector<Knowledge> all;
   size_t offset = 0;
   for (const uint64_t size : exchange.sizes) {
-    auto table = protocol::decode_ledger(Bytes(exchange.all).subspan(offset, size));
+    const Bytes bytes = Bytes(exchange.all).subspan(offset, size);
+    auto table = protocol::decode_ledger(bytes.subspan(1));
     if (!table) return table.status();
-    tables.push_back(std::move(*table));
+    all.push_back({std::move(*table), bytes[0] != std::byte{0}});
     offset += size;
   }
-  return tables;
+  return all;
 }
 
 void push_tables(const std::shared_ptr<TableExchange>& exchange) {
@@ -82,10 +82,13 @@ void push_tables(const std::shared_ptr<TableExchange>& exchange) {
 
 }  // namespace
 
-void exchange_tables(node::AsyncNode& node, transport::EventLoop& loop, const LedgerTable& own,
+void exchange_tables(node::AsyncNode& node, transport::EventLoop& loop, const Knowledge& own,
                      UniqueFunction<void(Tables)> done) {
-  const auto exchange = std::make_shared<TableExchange>(
-      TableExchange{node, loop, std::move(done), protocol::encode(own), {}, {}});
+  std::vector<std::byte> content{own.has_state ? std::byte{1} : std::byte{0}};
+  const std::vector<std::byte> table = protocol::encode(own.table);
+  content.insert(content.end(), table.begin(), table.end());
+  const auto exchange =
+      std::make_shared<TableExchange>(TableExchange{node, loop, std::move(done), std::move(content), {}, {}});
   exchange->sizes.resize(static_cast<size_t>(node.size()));
   exchange->sizes[static_cast<size_t>(node.rank())] = exchange->own.size();
   auto* const memory = reinterpret_cast<std::byte*>(exchange->sizes.data());

@@ -14,9 +14,14 @@ namespace byteps::elastic {
 // The functions start, and return; `done` is called on `loop` once, with an error if the node fails
 // meanwhile. `node` has started, and must outlive the call of `done`.
 
-// Gets the tables of all members, by rank, of which `own` is that of this one.
-void exchange_tables(node::AsyncNode& node, transport::EventLoop& loop, const protocol::LedgerTable& own,
-                     UniqueFunction<void(Result<std::vector<protocol::LedgerTable>>)> done);
+// What a member has.
+struct Knowledge {
+  protocol::LedgerTable table;
+  bool has_state = false;  // of the training
+};
+// Gets that of all members, by rank; `own` is that of this one.
+void exchange_tables(node::AsyncNode& node, transport::EventLoop& loop, const Knowledge& own,
+                     UniqueFunction<void(Result<std::vector<Knowledge>>)> done);
 
 // A result that one rank has, and its memory at this one: where it is, or where it shall be. All
 // ranks call this with the same transfers in the same order.

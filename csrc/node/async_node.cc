@@ -31,8 +31,10 @@ void AsyncNode::on_failed(const Status& why) {
   if (nic_probe_) nic_probe_->stop();
   if (traffic_reporter_) traffic_reporter_->stop();
   // Shards first: they have to forget leased memory before the links that lease it free it.
-  // A server that is lost must not fail the rounds of those who go on without it.
-  config_.role == "server" && roster_.failover ? service_->abandon(why) : service_->fail(why);
+  // A server that is lost must not fail the rounds of those who go on without it, nor an elastic
+  // member those that the next generation completes.
+  const bool others_go_on = config_.is_generation || (config_.role == "server" && roster_.failover);
+  others_go_on ? service_->abandon(why) : service_->fail(why);
   if (parent_link_) parent_link_->links().fail(why);
   if (worker_) worker_->fail(why);
   for (BarrierWait& barrier : barriers) barrier.done(why);

@@ -27,8 +27,12 @@ CoordinatorState::CoordinatorState(CoordinatorOptions options, TimeUs now)
       last_tick_us_(now) {}
 
 void CoordinatorState::on_message(PeerId peer, const Control& message, TimeUs now, Actions& actions) {
-  if (ended_) return;
   const auto found = member_of_peer_.find(peer);
+  if (ended_) {
+    if (std::holds_alternative<Enrol>(message))
+      refuse(peer, failure_.is_ok() ? unavailable("the job is over") : failure_, actions);
+    return;
+  }
   if (found != member_of_peer_.end()) {
     members_.at(found->second).last_heard_us = now;
     return on_member_message(found->second, message, now, actions);
@@ -294,19 +298,19 @@ uint32_t CoordinatorState::num_waiting() const { return static_cast<uint32_t>(ne
 size_t CoordinatorState::least_workers() const { return std::max(1u, options_.min_workers); }
 
 TimeUs CoordinatorState::plan_us() const {
-  if (ended_ || finishes_ || next_ || (present_ && !present_->is_formed())) return kNever;
+  if (ended_ || next_ || (present_ && !present_->is_formed())) return kNever;
   const auto resigns = [this](uint32_t member) { return members_.at(member).resigns; };
   if (present_ && std::ranges::any_of(present_->members, resigns)) return kNever;
   const size_t present = present_ ? living(*present_).size() : 0;
-  const std::vector<uint32_t> waiting = newcomers();
-  if (present + waiting.size() < least_workers()) return kNever;
+  const std::vector<uint32_t> waiting = finishes_ ? std::vector<uint32_t>() : newcomers();
+  if (!finishes_ && present + waiting.size() < least_workers()) return kNever;
   if (!present_) {
     const bool are_all = waiting.size() >= options_.initial_workers;
     return are_all ? plan_again_us_ : std::max(plan_again_us_, start_deadline_us_);
   }
   const bool is_full = options_.max_workers > 0 && present >= options_.max_workers;
   const bool is_renumbering = present_->number != present_->epoch;
-  if (!is_renumbering && (waiting.empty() || is_full)) return kNever;
+  if (!is_renumbering && (waiting.empty() || is_full || finishes_)) return kNever;
   if (waiting.empty() || is_full) return plan_again_us_;
   return std::max(plan_again_us_, members_.at(waiting.back()).enrolled_us + options_.gather_us);
 }
@@ -319,7 +323,7 @@ void CoordinatorState::plan(TimeUs now, Actions& actions) {
                         .scheduler = {},
                         .formed = {},
                         .why = {}};
-  for (const uint32_t newcomer : newcomers()) {
+  for (const uint32_t newcomer : finishes_ ? std::vector<uint32_t>() : newcomers()) {
     if (options_.max_workers > 0 && generation.members.size() >= options_.max_workers) break;
     generation.members.push_back(newcomer);
   }

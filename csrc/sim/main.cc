@@ -2,6 +2,7 @@
 //
 //   bps_sim --seeds 10000 [--from 1] [--jobs 2]   runs that many seeds; exit status 1 if one fails
 //   bps_sim --seed 4711 [--trace]                 replays one seed; shows all its events
+//   bps_sim --elastic ...                         the same with elastic jobs (elastic_run.h)
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "sim/elastic_run.h"
 #include "sim/run.h"
 
 namespace byteps::sim {
@@ -35,10 +37,13 @@ struct Arguments {
   uint64_t jobs = std::clamp<uint64_t>(std::thread::hardware_concurrency(), 1, kMaxJobs);
   bool single = false;
   bool trace = false;
+  bool elastic = false;
 };
 
 [[noreturn]] void usage() {
-  std::fputs("usage: bps_sim [--seeds COUNT] [--from SEED] [--jobs COUNT] | --seed SEED [--trace]\n", stderr);
+  std::fputs(
+      "usage: bps_sim [--elastic] [--seeds COUNT] [--from SEED] [--jobs COUNT] | --seed SEED [--trace]\n",
+      stderr);
   std::exit(2);
 }
 
@@ -46,8 +51,8 @@ Arguments parse(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
-    if (flag == "--trace") {
-      arguments.trace = true;
+    if (flag == "--trace" || flag == "--elastic") {
+      (flag == "--trace" ? arguments.trace : arguments.elastic) = true;
       continue;
     }
     uint64_t value = 0;
@@ -72,9 +77,15 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-// Runs one seed; prints what is wrong with it. Returns whether it passed.
-bool run_seed(uint64_t seed, bool show_trace) {
-  const Scenario scenario = make_scenario(seed);
+std::string replay(const Arguments& arguments, uint64_t seed) {
+  return std::string("replay: bps_sim ") + (arguments.elastic ? "--elastic " : "") + "--seed " +
+         std::to_string(seed) + " --trace\n";
+}
+
+// Runs the scenario of one seed; prints what is wrong with it. Returns whether it passed.
+template <typename OneScenario>
+bool run_scenario(const OneScenario& scenario, const Arguments& arguments) {
+  const bool show_trace = arguments.trace;
   RunResult result = run(scenario, show_trace);
   const bool passed = result.findings.empty();
   if (passed && !show_trace) return true;
@@ -87,10 +98,19 @@ bool run_seed(uint64_t seed, bool show_trace) {
   for (size_t i = 0; i < result.findings.size() && i < kShownFindings; ++i) {
     text += "FINDING " + result.findings[i] + "\n";
   }
-  if (!passed) text += "replay: bps_sim --seed " + std::to_string(seed) + " --trace\n";
+  if (!passed) text += replay(arguments, scenario.seed);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   return passed;
+}
+
+bool run_seed(uint64_t seed, const Arguments& arguments) {
+  return arguments.elastic ? run_scenario(make_elastic_scenario(seed), arguments)
+                           : run_scenario(make_scenario(seed), arguments);
+}
+
+std::string describe_seed(uint64_t seed, const Arguments& arguments) {
+  return arguments.elastic ? describe(make_elastic_scenario(seed)) : describe(make_scenario(seed));
 }
 
 // Memory that the processes of a run share, so that a seed that ends its process (a failed
@@ -109,7 +129,7 @@ pid_t fork_job(Progress& progress, size_t job, const Arguments& arguments) {
     const uint64_t taken = progress.next.fetch_add(1);
     if (taken >= arguments.seeds) std::_Exit(0);
     progress.current[job] = arguments.from + taken;
-    if (!run_seed(arguments.from + taken, arguments.trace)) ++progress.failed;
+    if (!run_seed(arguments.from + taken, arguments)) ++progress.failed;
   }
 }
 
@@ -123,8 +143,8 @@ uint64_t run_jobs(const Arguments& arguments) {
     int status = 0;
     while (waitpid(jobs[job], &status, 0) == jobs[job] && status != 0) {
       const uint64_t seed = progress.current[job];
-      std::printf("%s\nCRASHED with wait status %d\nreplay: bps_sim --seed %llu --trace\n",
-                  describe(make_scenario(seed)).c_str(), status, static_cast<unsigned long long>(seed));
+      std::printf("%s\nCRASHED with wait status %d\n%s", describe_seed(seed, arguments).c_str(), status,
+                  replay(arguments, seed).c_str());
       std::fflush(stdout);
       ++progress.failed;
       jobs[job] = fork_job(progress, job, arguments);
@@ -136,7 +156,7 @@ uint64_t run_jobs(const Arguments& arguments) {
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
   log::set_level(arguments.single && arguments.trace ? log::Level::kInfo : log::Level::kError);
-  const uint64_t failed = arguments.single ? !run_seed(arguments.from, arguments.trace) : run_jobs(arguments);
+  const uint64_t failed = arguments.single ? !run_seed(arguments.from, arguments) : run_jobs(arguments);
   std::printf("%llu passed, %llu failed\n", static_cast<unsigned long long>(arguments.seeds - failed),
               static_cast<unsigned long long>(failed));
   return failed == 0 ? 0 : 1;

@@ -53,6 +53,8 @@ class SimProcess::Environment final : public node::Environment {
     auto loop = process_.world_.time.make_loop(process_.name_ + " " + name);
     loop->preempt(process_.facts_.preemption_us);
     process_.loops_.push_back(loop.get());
+    loop->pause(process_.is_paused_);
+    loop->on_destroyed([&loops = process_.loops_, its = loop.get()] { std::erase(loops, its); });
     return std::unique_ptr<transport::EventLoop>(std::move(loop));
   }
   node::Transports open_transports(const NodeConfig& config, const std::string&,
@@ -148,8 +150,26 @@ void SimProcess::start(const NodeConfig& config, const std::string& scheduler_ip
   if (!status.is_ok() || config.role == "scheduler") tell(status);
 }
 
+void SimProcess::start_member(const NodeConfig& config, const transport::Address& coordinator,
+                              UniqueFunction<void(const Status&)> on_started) {
+  member_ = std::make_unique<elastic::AsyncElasticNode>(
+      config, [this] { return std::make_unique<Environment>(*this); });
+  is_gone_ = is_leaving_ = has_left_ = job_started_ = false;
+  const auto tell = [this, on_started =
+                               std::make_shared<UniqueFunction<void(const Status&)>>(std::move(on_started))] {
+    const Status failure = member_->failure();
+    job_started_ = failure.is_ok();
+    program_->post([on_started, failure] { (*on_started)(failure); });
+  };
+  member_->started().when_reached(tell);
+  const TimeUs deadline_us = world_.time.now_us() + seconds_to_us(config.start_timeout_s);
+  const Status status = member_->start({coordinator}, deadline_us);
+  if (!status.is_ok()) world_.report(name_, "cannot start: " + status.to_string());
+}
+
 void SimProcess::leave(const std::string& cause, const std::string& after) {
   is_leaving_ = true;
+  if (member_) return leave_as_member(cause, false);
   node_->left().when_reached([this] {
     has_left_ = true;
     ++world_.num_changes;
@@ -157,14 +177,32 @@ void SimProcess::leave(const std::string& cause, const std::string& after) {
   node_->leave(cause, after);
 }
 
+void SimProcess::leave_others() {
+  is_leaving_ = true;
+  leave_as_member("", true);
+}
+
+void SimProcess::leave_as_member(const std::string& cause, bool others_stay) {
+  member_->left().when_reached([this] {
+    has_left_ = true;
+    ++world_.num_changes;
+  });
+  member_->leave(cause, others_stay);
+}
+
 void SimProcess::reap() {
+  if (has_left_ && member_) {
+    failure_ = member_->failure();
+    member_.reset();
+    is_gone_ = true;
+    world_.note(name_, 1, [] { return "has ended"; });
+  }
   if (!has_left_ || !node_) return;
   node_->stop();
   if (on_stopped_) on_stopped_();
   failure_ = node_->failure();
   summed_tensors_ = node_->summed_tensors();
   known_tensors_ = node_->known_tensors();
-  loops_.clear();
   node_.reset();
   is_gone_ = true;
   world_.note(name_, 1, [] { return "has ended"; });
@@ -182,8 +220,9 @@ void SimProcess::kill() {
   was_killed_ = is_gone_ = true;
   program_->kill();
   for (VirtualLoop* const loop : loops_) loop->kill();
-  loops_.clear();
   node_.reset();
+  member_.reset();
+  loops_.clear();
 }
 
 }  // namespace byteps::sim

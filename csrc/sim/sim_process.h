@@ -1,4 +1,5 @@
-// A process of a simulated cluster: a real node (node/async_node.h) in virtual time.
+// A process of a simulated cluster: a real node (node/async_node.h), or a member of an elastic job
+// (elastic/async_elastic_node.h), in virtual time.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "elastic/async_elastic_node.h"
 #include "node/async_node.h"
 #include "sim/world.h"
 
@@ -35,8 +37,13 @@ class SimProcess {
   // Creates a node, which joins. `on_started` gets the outcome, on the program's loop.
   void start(const NodeConfig& config, const std::string& scheduler_ip,
              UniqueFunction<void(const Status&)> on_started);
+  // The same for a member of an elastic job, whose coordinator is at this address.
+  void start_member(const NodeConfig& config, const transport::Address& coordinator,
+                    UniqueFunction<void(const Status&)> on_started);
   // On any loop. Leaves (AsyncNode::leave); reap() destroys the node some time later.
   void leave(const std::string& cause, const std::string& after);
+  // Of a member, while the others go on.
+  void leave_others();
   // If the node has left, destroys it: the process has ended.
   void reap();
   // Sets a function that is called when a node that leaves has stopped, before it is destroyed.
@@ -48,7 +55,8 @@ class SimProcess {
 
   const std::string& name() const { return name_; }
   const HostFacts& facts() const { return facts_; }
-  node::AsyncNode* node() { return node_.get(); }  // null: not started, or ended
+  node::AsyncNode* node() { return node_.get(); }                // null: not started, or ended
+  elastic::AsyncElasticNode* member() { return member_.get(); }  // likewise
   // The thread of the program.
   VirtualLoop& program() { return *program_; }
   bool is_gone() const { return is_gone_; }
@@ -58,12 +66,14 @@ class SimProcess {
   // Of the present or last node.
   bool job_started() const { return job_started_; }
   int rank() const { return rank_; }
-  Status failure() const { return node_ ? node_->failure() : failure_; }
+  Status failure() const { return node_ ? node_->failure() : member_ ? member_->failure() : failure_; }
   // As the node's, when it has left.
   const std::set<uint64_t>& summed_tensors() const { return summed_tensors_; }
   const std::set<uint64_t>& known_tensors() const { return known_tensors_; }
 
  private:
+  void leave_as_member(const std::string& cause, bool others_stay);
+
   class Environment;
   friend class Environment;
 
@@ -71,8 +81,9 @@ class SimProcess {
   const std::string name_;
   const HostFacts facts_;
   std::unique_ptr<VirtualLoop> program_;
-  std::vector<VirtualLoop*> loops_;  // of the node
+  std::vector<VirtualLoop*> loops_;  // of the node, or of the member's nodes
   std::unique_ptr<node::AsyncNode> node_;
+  std::unique_ptr<elastic::AsyncElasticNode> member_;
   UniqueFunction<void()> on_stopped_;
   bool is_leaving_ = false;
   bool has_left_ = false;

@@ -127,6 +127,7 @@ VirtualLoop::VirtualLoop(VirtualTime& time, std::string name)
 
 VirtualLoop::~VirtualLoop() {
   stop();
+  if (on_destroyed_) on_destroyed_();
   const Lock lock(time_.mutex_);
   std::erase(time_.loops_, this);
   std::erase(time_.ready_, this);

@@ -115,6 +115,8 @@ class VirtualLoop final : public transport::EventLoop {
   void request_turn(transport::TurnHandler* handler) override;
   void cancel_turn(transport::TurnHandler* handler) override;
 
+  // `callback` is called by the destructor.
+  void on_destroyed(std::function<void()> callback) { on_destroyed_ = std::move(callback); }
   // From now on it stands still after some passes, for up to this time.
   void preempt(TimeUs longest_us) { longest_preemption_us_ = longest_us; }
   // Like a thread of a stopped process, a paused loop makes no pass.
@@ -144,6 +146,7 @@ class VirtualLoop final : public transport::EventLoop {
   transport::TurnQueue turns_;
   TimeUs longest_preemption_us_ = 0;
   TimeUs resumes_us_ = 0;  // it was preempted until then
+  std::function<void()> on_destroyed_;
   bool is_ready_ = false;  // it is in VirtualTime::ready_
   bool paused_ = false;
   bool killed_ = false;

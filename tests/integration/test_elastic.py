@@ -61,10 +61,15 @@ class ElasticJob:
         return self.workers[-1]
 
     def sums(self) -> dict[int, set[str]]:
-        """The sums of each step that the workers have printed, also those that are lost."""
+        """The sums of each step that the workers have printed, also those that are lost.
+
+        Of its last step, one that is lost may have a result that nobody else has got.
+        """
         sums = defaultdict(set)
         for worker in self.workers:
-            for step, text in re.findall(r"^step (\d+) sums (.+)$", worker.output, re.MULTILINE):
+            steps = re.findall(r"^step (\d+) sums (.+)$", worker.output, re.MULTILINE)
+            is_lost = worker.process.poll() not in {0, None}
+            for step, text in steps[: len(steps) - is_lost]:
                 sums[int(step)].add(text)
         return sums
 

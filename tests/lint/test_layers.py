@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "summation": {"base", "kernels", "codec", "transport", "protocol"},
     "worker": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster"},
     "node": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster", "summation", "worker"},
-    "sim": {"base", "transport", "protocol", "worker", "node"},
+    "sim": {"base", "transport", "protocol", "cluster", "worker", "node", "elastic"},
 }
 LAYERS["elastic"] = {*LAYERS["node"], "node"}
 LAYERS["c_api"] = {*LAYERS["elastic"], "elastic"}

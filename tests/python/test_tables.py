@@ -56,5 +56,5 @@ def test_errors_have_an_exception() -> None:
 
 
 def test_all_fields_of_a_nodes_configuration_are_set() -> None:
-    of_no_user = {"loopback_only", "shared_staging", "traffic_report_s"}
+    of_no_user = {"is_generation", "loopback_only", "measure_nics", "shared_staging", "traffic_report_s"}
     assert {*Config().node_fields()} | of_no_user == {*_core.NodeConfig.FIELDS}

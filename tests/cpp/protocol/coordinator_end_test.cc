@@ -34,9 +34,13 @@ TEST_F(CoordinatorStateTest, TheOthersGoOnWithoutOneThatHasLeftIfTheyNeedTo) {
   receive(3, Broken{1, "rank 1 has left"});
   EXPECT_EQ(told_, Texts{});
   form(2, {1, 3});
-  EXPECT_EQ(told_, Texts{}) << "the ranks are not numbered anew any more";
+  EXPECT_EQ(told_, (Texts{"1: Form 3 of 3: 1 3"})) << "a broadcast may need another root";
+  enrol(4);
   close(1);
-  EXPECT_EQ(told_, (Texts{"3: Form 3 of 1: 3"}));
+  EXPECT_EQ(told_, (Texts{"3: Cancelled 3", "3: Form 4 of 1: 3"}));
+  told_.clear();
+  form(4, {3});
+  EXPECT_EQ(told_, (Texts{"3: Form 5 of 5: 3"})) << "nobody enters any more";
 }
 
 TEST_F(CoordinatorStateTest, TheJobEndsWhenAllHaveResigned) {
