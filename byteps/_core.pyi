@@ -335,6 +335,9 @@ class ElasticNode(JobNode):
     def members(self) -> list[int]:
         """Returns the numbers of the members whose contributions are in sums that complete now."""
 
+    def coordinator_failure(self) -> str:
+        """Returns why there is no coordinator any more, so that ranks do not change, or ""."""
+
     def leave_others(self) -> None:
         """Leaves, while the others go on without this member."""
 

@@ -9,7 +9,16 @@ import time
 from types import FrameType
 from typing import NamedTuple
 
-from byteps.runtime import commit, current_job, init, is_initialized, leave_others, shutdown
+from byteps.errors import PeerLostError
+from byteps.runtime import (
+    commit,
+    coordinator_failure,
+    current_job,
+    init,
+    is_initialized,
+    leave_others,
+    shutdown,
+)
 
 __all__ = [
     "Change",
@@ -57,8 +66,13 @@ def await_change() -> None:
     """Returns when the ranks have changed: after a loss they are numbered anew. Collective.
 
     For ranks that cannot go on without: the root of a broadcast is lost.
+
+    Raises:
+        PeerLostError: there is no coordinator, so they do not change any more.
     """
     while change_at_commit() is None:
+        if why := coordinator_failure():
+            raise PeerLostError(why)
         time.sleep(_PAUSE_S)
 
 

@@ -263,6 +263,12 @@ def commit() -> tuple[bool, bool]:
     return _process.commit()
 
 
+def coordinator_failure() -> str:
+    """Returns why an elastic job has no coordinator any more, or ""; for `byteps.membership`."""
+    node = current_job().node
+    return node.coordinator_failure() if isinstance(node, _core.ElasticNode) else ""
+
+
 def leave_others() -> None:
     """Leaves an elastic job while the others go on without this process; for `byteps.membership`."""
     _process.leave_others()

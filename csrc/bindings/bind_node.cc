@@ -255,6 +255,8 @@ void bind_node(py::module_& module) {
              return py::make_tuple(change.is_entered, change.has_newcomers);
            })
       .def("members", &ElasticNode::members)
+      .def("coordinator_failure",
+           [](const ElasticNode& node) { return node.coordinator_failure().message(); })
       .def("leave_others", &ElasticNode::leave_others, WithoutGil());
   py::class_<PreparedPushPull>(module, "PreparedPushPull", py::is_final())
       .def(py::init<std::shared_ptr<JobNode>, std::string, uint64_t, int, int, Numbers>(), arg("node"),

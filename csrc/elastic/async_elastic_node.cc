@@ -153,7 +153,7 @@ void AsyncElasticNode::on_node_news(const GenerationPtr& generation) {
 }
 
 void AsyncElasticNode::on_node_failed(const GenerationPtr& generation, const Status& why) {
-  if (generation == recovering_ && !coordinator_lost_.is_ok())
+  if (generation == recovering_ && !coordinator_failure().is_ok())
     return fail(without_coordinator(why.message()));
   if (generation == next_ || generation == recovering_) {
     link_->send(protocol::Broken{generation->number(), why.message()});
@@ -168,13 +168,14 @@ void AsyncElasticNode::break_off(const GenerationPtr& generation, const std::str
     MutexLock lock(mutex_);
     if (generation != present_ || is_frozen_) return;
   }
-  if (!coordinator_lost_.is_ok()) return fail(without_coordinator(why));
+  if (!coordinator_failure().is_ok()) return fail(without_coordinator(why));
   freeze(unavailable(why));
   link_->send(protocol::Broken{generation->number(), why});
 }
 
 Status AsyncElasticNode::without_coordinator(const std::string& why) const {
-  return {coordinator_lost_.code(), why + "; and " + coordinator_lost_.message()};
+  const Status lost = coordinator_failure();
+  return {lost.code(), why + "; and " + lost.message()};
 }
 
 void AsyncElasticNode::freeze(const Status& why) {
@@ -344,7 +345,7 @@ void AsyncElasticNode::enter(uint32_t epoch) {
   if (epoch == kFirstGeneration) has_state_ = true;
   if (old) retire(std::move(old));
   link_->send(protocol::Entered{epoch});
-  if (!entered && !coordinator_lost_.is_ok()) return fail(without_coordinator("a worker was lost"));
+  if (!entered && !coordinator_failure().is_ok()) return fail(without_coordinator("a worker was lost"));
   if (!entered) link_->send(protocol::Broken{epoch, "this member had given the generation up"});
   const auto rank = std::ranges::find(members, member_) - members.begin();
   environment_->on_named("r" + std::to_string(rank));
@@ -419,10 +420,10 @@ void AsyncElasticNode::finish_commit(Result<Change> change) {
 void AsyncElasticNode::on_verdict(const Status& why) { fail(why); }
 
 void AsyncElasticNode::on_coordinator_lost(const Status& why) {
-  coordinator_lost_ = why;
   bool is_running = false;
   {
     MutexLock lock(mutex_);
+    coordinator_lost_ = why;
     is_running = present_ && !is_frozen_;
   }
   if (leaves_) return leave_node();
@@ -477,7 +478,7 @@ void AsyncElasticNode::leave(const std::string& cause, bool others_stay) {
       MutexLock lock(mutex_);
       has_ended = !ended_.is_ok();
     }
-    if (has_ended || !coordinator_lost_.is_ok() || member_ == 0) return leave_node();
+    if (has_ended || !coordinator_failure().is_ok() || member_ == 0) return leave_node();
     link_->send(protocol::Resign{cause, others_stay});
     loop_->run_at(loop_->now_us() + kLeaveUs, [this] { leave_node(); });
   });
@@ -530,6 +531,11 @@ Status AsyncElasticNode::failure() const {
 int AsyncElasticNode::rank() const {
   MutexLock lock(mutex_);
   return static_cast<int>(std::ranges::find(epoch_members_, member_) - epoch_members_.begin());
+}
+
+Status AsyncElasticNode::coordinator_failure() const {
+  MutexLock lock(mutex_);
+  return coordinator_lost_;
 }
 
 uint32_t AsyncElasticNode::epoch() const {

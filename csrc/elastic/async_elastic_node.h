@@ -69,6 +69,8 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   int local_size() const;
   std::vector<std::pair<int, int>> local_ranks() const;
   uint32_t epoch() const;
+  // Not ok: the coordinator is lost, so ranks do not change any more.
+  Status coordinator_failure() const;
   // The members of the present generation, by number of the member, ascending.
   std::vector<uint32_t> members() const;
 
@@ -180,7 +182,6 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   bool is_drained_ = true;                      // there is no present generation, or nothing of it runs
   bool is_exchanging_ = false;                  // with the members of recovering_
   bool has_state_ = false;  // of the training: it was there when the job began, or has made a step
-  Status coordinator_lost_;
   uint32_t missing_ = 0;
   Wait wait_ = Wait::kNothing;
   UniqueFunction<void(Result<Change>)> commit_done_;
@@ -204,6 +205,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   std::vector<uint32_t> epoch_members_ BPS_GUARDED_BY(mutex_);  // by rank
   std::vector<std::pair<int, int>> local_ranks_ BPS_GUARDED_BY(mutex_);
   Status ended_ BPS_GUARDED_BY(mutex_);
+  Status coordinator_lost_ BPS_GUARDED_BY(mutex_);
   Metrics past_ BPS_GUARDED_BY(mutex_);  // of nodes that are gone
 };
 

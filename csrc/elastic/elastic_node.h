@@ -30,6 +30,7 @@ class ElasticNode final : public node::JobNode {
   // Members of the present generation, by number of the member: those whose contributions a sum has
   // that completes now.
   std::vector<uint32_t> members() const { return node_.members(); }
+  Status coordinator_failure() const { return node_.coordinator_failure(); }
   // Leaves, while the others go on.
   void leave_others() { shut_down({}, true); }
 

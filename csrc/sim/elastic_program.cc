@@ -63,6 +63,8 @@ void ElasticProgram::await_new_ranks() {
       --open_;
       if (!change) return end(change.status().with_context("commit after the loss of the root"));
       if (change->is_entered) return get_state();
+      const Status failure = process_.member()->coordinator_failure();
+      if (!failure.is_ok()) return end(failure);
       process_.program().run_at(world_.time.now_us() + kPauseUs, [this] { await_new_ranks(); });
     });
   });
