@@ -112,9 +112,9 @@ void AsyncNode::linger() {
 }
 
 void AsyncNode::stop() {
+  if (control_loop_) control_loop_->stop();  // first: it may just be creating the roles
   for (const auto& loop : data_loops_) loop->stop();
   if (device_staging_) device_staging_->stop();
-  if (control_loop_) control_loop_->stop();
   if (worker_) worker_->handles().close();
 }
 

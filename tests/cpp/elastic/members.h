@@ -53,6 +53,7 @@ class Member {
   int rank() const { return node_->rank(); }
   int size() const { return node_->size(); }
   bool has_started() { return node_->started().is_reached(); }
+  bool has_state() const { return has_state_; }  // of the training: it has made a step
   int64_t num_entered() const { return entered_; }
   AsyncElasticNode& node() { return *node_; }
   // The thread stops after this step until the next call.
@@ -77,6 +78,7 @@ class Member {
   std::vector<int64_t> state_{0};
   std::atomic<int64_t> step_ = 0;
   std::atomic<int64_t> entered_ = 0;
+  std::atomic<bool> has_state_ = false;
   std::atomic<int64_t> pause_at_ = INT64_MAX;
   std::atomic<int64_t> leave_after_ = INT64_MAX;
   std::atomic<bool> killed_ = false;
