@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "sim/elastic_run.h"
+#include "sim/seeds.h"
 
 namespace byteps::sim {
 namespace {
@@ -11,13 +12,14 @@ TEST(ElasticSimulator, MembersAreLostAndComeAndNoStepIsLost) {
   log::set_level(log::Level::kError);  // each loss is a warning
   int changed = 0;
   uint64_t sums = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(300); ++seed) {
     const ElasticScenario scenario = make_elastic_scenario(seed);
     const RunResult result = run(scenario);
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_moves > 0) ++changed;
     sums += result.num_succeeded;
   }
+  if (kPartOfSeeds > 1) return;
   EXPECT_GT(changed, 100) << "epochs";
   EXPECT_GT(sums, 10'000u);
 }

@@ -4,18 +4,20 @@
 #include <string>
 
 #include "sim/run.h"
+#include "sim/seeds.h"
 
 namespace byteps::sim {
 namespace {
 
 TEST(Simulator, JobsComeToTheirRightEndAndFaultsStrikeInTheirMiddle) {
   int struck = 0;
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(100); ++seed) {
     const Scenario scenario = make_scenario(seed);
     const RunResult result = run(scenario);
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_succeeded > 0 && result.num_failed > 0) ++struck;
   }
+  if (kPartOfSeeds > 1) return;
   EXPECT_GT(struck, 10);
 }
 
@@ -38,7 +40,7 @@ TEST(Simulator, JobsGoOnWithoutTheirServersAndWithOthers) {
   int lost = 0;
   int held = 0;
   int used = 0;
-  for (uint64_t seed = 1; seed <= 600; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(600); ++seed) {
     const Scenario scenario = make_scenario(seed);
     if (!scenario.failover || scenario.num_servers == 0 || !scenario.has_timed_faults()) continue;
     const RunResult result = run(scenario);
@@ -47,6 +49,7 @@ TEST(Simulator, JobsGoOnWithoutTheirServersAndWithOthers) {
     if (result.num_held_sent > 0) ++held;
     if (result.num_newcomers_used > 0) ++used;
   }
+  if (kPartOfSeeds > 1) return;
   EXPECT_GT(lost, 20);
   EXPECT_GT(held, 0) << "no result came from another rank";
   EXPECT_GT(used, 10) << "servers that come are not used";
@@ -54,13 +57,14 @@ TEST(Simulator, JobsGoOnWithoutTheirServersAndWithOthers) {
 
 TEST(Simulator, JobsGoOnWithoutTheirScheduler) {
   int lost = 0;
-  for (uint64_t seed = 1; seed <= 600; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(600); ++seed) {
     const Scenario scenario = make_scenario(seed);
     if (!scenario.has_standby() || !scenario.has_timed_faults()) continue;
     const RunResult result = run(scenario);
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_schedulers_lost > 0 && result.num_failed == 0) ++lost;
   }
+  if (kPartOfSeeds > 1) return;
   EXPECT_GT(lost, 10);
 }
 
