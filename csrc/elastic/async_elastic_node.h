@@ -35,6 +35,9 @@
 
 namespace byteps::elastic {
 
+// The rank of a member among `members`, which are in the order of ranks.
+uint32_t rank_of(uint32_t member, const std::vector<uint32_t>& members);
+
 // What commit() has changed.
 struct Change {
   bool is_entered = false;     // this process is in another epoch now
@@ -129,14 +132,14 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   void resubmit_all();
   std::optional<uint32_t> rank_in(const Generation& generation, uint32_t rank) const BPS_REQUIRES(mutex_);
 
-  // Generations (async_elastic_node.cc), on the loop
+  // Generations (elastic_generations.cc), and commits, on the loop
   Status on_form(const protocol::Form& form);
-  void on_entered(uint32_t epoch);
+  void on_entered(uint32_t entered);
   GenerationPtr make_generation(const protocol::Form& form);
   // Its node has started, or has failed.
   void on_node_news(const GenerationPtr& generation);
   void on_node_failed(const GenerationPtr& generation, const Status& why);
-  // Nothing of the present generation may change memory any more; on_frozen() follows.
+  // Nothing of the present generation changes memory any more, when on_drained() has followed.
   void freeze(const Status& why);
   void on_drained(const GenerationPtr& generation);
   void go_on_if_ready();
@@ -196,7 +199,6 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   mutable Mutex mutex_;
   GenerationPtr present_ BPS_GUARDED_BY(mutex_);  // null: none
   bool is_frozen_ BPS_GUARDED_BY(mutex_) = true;  // push_pulls wait
-  std::string resigned_ BPS_GUARDED_BY(mutex_);   // a member of present_ that has left; empty: none
   protocol::Ledger ledger_ BPS_GUARDED_BY(mutex_);
   bool was_refused_ BPS_GUARDED_BY(mutex_) = false;  // a call, since the table of ledger_ was sent
   std::map<std::string, Op> ops_ BPS_GUARDED_BY(mutex_);
