@@ -82,6 +82,9 @@ class NameFamily:
     def next_number(self) -> int:
         """Returns the next number, from 1, modulo 2**32."""
     def next_name(self) -> str: ...
+    def hold(self) -> None:
+        """Makes `BlockingCalls` return False until `let_go`."""
+    def let_go(self) -> None: ...
     def reserve(self, name: str) -> None:
         """Marks a name of the family, which must not be used until `release`."""
     def release(self, name: str) -> None: ...

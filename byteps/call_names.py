@@ -20,6 +20,7 @@ class CallNames:
     def __init__(self) -> None:
         self._families: dict[str, _core.NameFamily] = {}
         self.on_release_of: dict[str, list[Callable[[], object]]] = {}  # see `on_release`
+        self._lock = threading.RLock()  # guards `on_release_of`; a signal's handler may release, too
 
     def family(self, family: str) -> _core.NameFamily:
         """Returns the names and numbers of a family."""
@@ -52,7 +53,9 @@ class CallNames:
     def release(self, name: str) -> None:
         """Ends the reservation of a name."""
         self._family_of(name).release(name)
-        for callback in self.on_release_of.pop(name, ()):
+        with self._lock:
+            callbacks = self.on_release_of.pop(name, ())
+        for callback in callbacks:
             callback()
 
     def reserved(self, family: str) -> list[str]:
@@ -61,7 +64,8 @@ class CallNames:
 
     def on_release(self, name: str, callback: Callable[[], object]) -> None:
         """Calls `callback` when the name is released, at once if it is not reserved."""
-        self.on_release_of.setdefault(name, []).append(callback)
+        with self._lock:
+            self.on_release_of.setdefault(name, []).append(callback)
         if not self._family_of(name).is_reserved(name):
             self.release(name)
 

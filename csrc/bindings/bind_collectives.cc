@@ -79,10 +79,12 @@ class BlockingCalls {
 
   py::object run(const HostMemory& memory, int op, int root, const py::handle& tensors,
                  const py::handle& opts) {
-    const std::string& next = names_->peek();
-    if (names_->is_reserved(next) || group_.handles.contains(next)) return py::bool_(false);
     const double given_s = attribute(opts, timeout_).cast<std::chrono::duration<double>>().count();
     const auto tensor = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(tensors.ptr(), 0));
+    // From here on no Python code runs, so no other thread, until the name is reserved.
+    const std::string& next = names_->peek();
+    if (names_->is_held() || names_->is_reserved(next) || group_.handles.contains(next))
+      return py::bool_(false);
     const py::object number = py::reinterpret_steal<py::object>(PyIter_Next(group_.numbers.ptr()));
     const int64_t collective = names_->next_number();
     const std::string name = names_->next_name();
@@ -171,6 +173,8 @@ void bind_collectives(py::module_& module) {
       .def(py::init<const std::string&>(), arg("family"))
       .def("next_number", &NameFamily::next_number)
       .def("next_name", &NameFamily::next_name)
+      .def("hold", &NameFamily::hold)
+      .def("let_go", &NameFamily::let_go)
       .def("reserve", &NameFamily::reserve, arg("name"))
       .def("release", &NameFamily::release, arg("name"))
       .def("is_reserved", &NameFamily::is_reserved, arg("name"))

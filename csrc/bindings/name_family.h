@@ -24,6 +24,12 @@ class NameFamily {
   const std::string& peek() const { return names_[next_]; }
   const std::string& next_name();
 
+  // While a thread holds the family, calls that are made without its owner's lock (BlockingCalls) take
+  // no name: the thread takes a number and several names, between which other threads may run.
+  void hold() { held_ = true; }
+  void let_go() { held_ = false; }
+  bool is_held() const { return held_; }
+
   // `name`: of this family. A name that is reserved must not be used again.
   void reserve(const std::string& name) { reserved_[index_of(name)] = true; }
   void release(const std::string& name) { reserved_[index_of(name)] = false; }
@@ -37,6 +43,7 @@ class NameFamily {
   std::bitset<kAutomaticNames> reserved_;
   uint32_t next_ = 0;
   uint32_t numbers_ = 0;
+  bool held_ = false;
 };
 
 }  // namespace byteps::bindings

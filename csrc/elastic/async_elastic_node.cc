@@ -38,7 +38,6 @@ Status AsyncElasticNode::start(std::vector<transport::Address> coordinator, Time
       environment_->make_loop("bps-elastic", [](const Status& why) { BPS_LOG(kError) << why.message(); });
   if (!loop) return loop.status();
   loop_ = std::move(*loop);
-  copies_ = environment_->make_completions();
   handles_ = std::make_unique<worker::HandleTable>(handle_metrics_, *loop_, environment_->make_completions());
   link_ = std::make_unique<cluster::CoordinatorLink>(*loop_, *tcp_, *this);
   loop_->post([this, coordinator = std::move(coordinator), deadline_us]() mutable {
@@ -93,9 +92,7 @@ void AsyncElasticNode::commit(UniqueFunction<void(Result<Change>)> done) {
 }
 
 // The smallest and, negated, the largest generation that a rank can enter; whether workers are
-
 // missing.
-
 void AsyncElasticNode::send_flags() {
   const int64_t ready = next_ && next_->has_started ? next_->number() : 0;
   // Not the last one, which a data loop may still be writing to if others have entered meanwhile.
@@ -189,7 +186,6 @@ void AsyncElasticNode::leave_node() {
 }
 
 // Nodes of earlier generations may still wait for members that do not answer; nobody waits for them.
-
 void AsyncElasticNode::finish_leaving() {
   fail_all_operations();
   finish_commit(failure());
@@ -206,7 +202,6 @@ void AsyncElasticNode::stop() {
       if (each) all.push_back(each);
   }
   for (const GenerationPtr& each : all) each->node->stop();
-  if (copies_) copies_->close();
   if (handles_) handles_->close();
 }
 

@@ -114,9 +114,25 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
     worker::TensorMemory memory;
     protocol::Ledger::Values result;
     uint64_t order = 0;
-    uint32_t at = 0;         // generation whose node works on it; 0: none
-    bool is_inside = false;  // begin() is still on the stack
-    Status refusal;          // of the node within begin()
+    uint32_t at = 0;              // generation whose node works on it; 0: none
+    size_t attempts = 0;          // push_pulls of that node that it has not answered
+    bool is_interrupted = false;  // one of them, by the end of the generation
+    uint32_t first_rest = 0;      // number of the first one, if parts of the result are there already
+    bool is_inside = false;       // begin() is still on the stack
+    Status failure;               // the first one of a push_pull of the node
+  };
+  // Where the result of a node becomes that of the program.
+  struct Landing {
+    const std::byte* from;
+    std::byte* to;
+    bool is_cold;  // nobody reads it soon
+    void copy(const protocol::ByteRange& part) const;
+  };
+  static Landing landing_of(const Op& op);
+  // A push_pull of a node for what is still to be summed of an Op.
+  struct Attempt {
+    protocol::PushPull request;
+    worker::TensorMemory memory;
   };
   using Flags = std::array<int64_t, 3>;
   enum class Wait { kNothing, kFlags, kWorkers };
@@ -125,9 +141,10 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   Status begin(protocol::Handle handle, const protocol::PushPull& request,
                const worker::TensorMemory& memory);
   void submit(const std::string& name) BPS_EXCLUDES(mutex_);
-  void fail_without_root(const GenerationPtr& generation, const protocol::PushPull& request);
+  std::vector<Attempt> attempts_of(const std::string& name, Op& op) BPS_REQUIRES(mutex_);
+  void fail_without_root(const GenerationPtr& generation, const protocol::PushPull& request, size_t attempts);
+  void on_part(const Generation& generation, const std::string& name, const Landing& landing, Bytes part);
   void on_attempt_done(const GenerationPtr& generation, const std::string& name, const Status& status);
-  void complete(Op op);
   void finish(const Op& op, const Status& status);
   void resubmit_all();
   std::optional<uint32_t> rank_in(const Generation& generation, uint32_t rank) const BPS_REQUIRES(mutex_);
@@ -144,8 +161,11 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   void on_drained(const GenerationPtr& generation);
   void go_on_if_ready();
   void on_knowledge(const GenerationPtr& generation, Result<std::vector<Knowledge>> all);
-  void finish_recovery(const GenerationPtr& generation, const protocol::Reconciliation& reconciliation,
-                       const std::vector<ResultTransfer>& transfers);
+  // Where the parts are at this member, whose rank this is, or shall be.
+  Result<std::vector<ResultTransfer>> places_of(
+      const std::vector<protocol::Reconciliation::Transfer>& transfers, uint32_t rank) const;
+  void finish_recovery(const GenerationPtr& generation, const protocol::Reconciliation& reconciliation);
+  void number_rests() BPS_REQUIRES(mutex_);
   // Enters the generation of this number, with or without a node of it.
   void enter(uint32_t epoch);
   void retire(GenerationPtr generation);
@@ -169,7 +189,6 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   std::unique_ptr<cluster::CoordinatorLink> link_;
   std::string ip_;
   Metrics handle_metrics_;
-  std::unique_ptr<worker::Completions> copies_;
   std::unique_ptr<worker::HandleTable> handles_;
   std::byte barrier_{};  // content of the push_pull of a barrier
   Milestone started_;

@@ -1,5 +1,6 @@
 // AsyncElasticNode: the generations of a member, from one to the next.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -15,6 +16,10 @@ namespace {
 
 // All members of the first generation begin with what they have.
 constexpr uint32_t kFirstGeneration = 1;
+
+bool is_for(const protocol::Reconciliation::Transfer& transfer, uint32_t rank) {
+  return std::ranges::find(transfer.to, rank) != transfer.to.end();
+}
 
 }  // namespace
 
@@ -183,46 +188,65 @@ void AsyncElasticNode::on_knowledge(const GenerationPtr& generation, Result<std:
   std::vector<protocol::LedgerTable> tables;
   for (Knowledge& each : *all) tables.push_back(std::move(each.table));
   const protocol::Reconciliation reconciliation = protocol::reconcile(tables);
-  const auto rank = static_cast<uint32_t>(generation->node->rank());
-  std::vector<ResultTransfer> transfers;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& transfer : reconciliation.transfers) {
-      const bool needs_it = std::ranges::find(transfer.to, rank) != transfer.to.end();
-      protocol::Ledger::Values values;
-      if (transfer.holder == rank) values = ledger_.held(transfer.name, transfer.round);
-      if (needs_it) values = ops_.at(transfer.name).result;
-      if (!values) values = protocol::Ledger::Values(new std::byte[std::max<uint64_t>(transfer.bytes, 1)]);
-      transfers.push_back({transfer, std::move(values)});
-    }
-  }
-  send_results(*generation->node, *loop_, transfers,
-               [this, weak = std::weak_ptr(generation), reconciliation, transfers](const Status& status) {
+  auto transfers = places_of(reconciliation.transfers, static_cast<uint32_t>(generation->node->rank()));
+  if (!transfers) return on_node_failed(generation, transfers.status());
+  send_results(*generation->node, *loop_, *transfers,
+               [this, weak = std::weak_ptr(generation), reconciliation](const Status& status) {
                  const GenerationPtr its = weak.lock();
                  if (!its || its != recovering_) return;
                  if (!status.is_ok()) return on_node_failed(its, status);
-                 finish_recovery(its, reconciliation, transfers);
+                 finish_recovery(its, reconciliation);
                });
 }
 
+Result<std::vector<ResultTransfer>> AsyncElasticNode::places_of(
+    const std::vector<protocol::Reconciliation::Transfer>& transfers, uint32_t rank) const {
+  using protocol::Ledger;
+  std::vector<ResultTransfer> places;
+  MutexLock lock(mutex_);
+  for (const auto& transfer : transfers) {
+    const auto& [offset, bytes] = transfer.part;
+    const auto own = ops_.find(transfer.name);
+    Ledger::Values values;
+    if (transfer.holder == rank) values = ledger_.held(transfer.name, transfer.round);
+    if (!values && (transfer.holder == rank || is_for(transfer, rank))) {
+      if (own == ops_.end() || transfer.part.end() > own->second.request.bytes)
+        return data_loss("result of '" + transfer.name + "': this member has no memory for " +
+                         std::to_string(bytes) + " bytes at " + std::to_string(offset));
+      values = own->second.result;
+    }
+    values = values ? Ledger::Values(values, values.get() + offset)
+                    : Ledger::Values(new std::byte[std::max<uint64_t>(bytes, 1)]);
+    places.push_back({transfer, std::move(values)});
+  }
+  return places;
+}
+
 void AsyncElasticNode::finish_recovery(const GenerationPtr& generation,
-                                       const protocol::Reconciliation& reconciliation,
-                                       const std::vector<ResultTransfer>& transfers) {
-  const auto rank = static_cast<uint32_t>(generation->node->rank());
-  std::vector<Op> completed;
-  std::vector<std::pair<Op, Status>> failed;
+                                       const protocol::Reconciliation& reconciliation) {
+  std::vector<std::pair<Landing, protocol::ByteRange>> copies;
+  std::vector<std::pair<Op, Status>> ended;
   bool was_refused = false;
   {
     MutexLock lock(mutex_);
     was_refused = was_refused_;
     if (!was_refused) {
-      for (const auto& [what, values] : transfers) {
-        if (std::ranges::find(what.to, rank) == what.to.end()) continue;
-        ledger_.finish(what.name, values, what.bytes);
-        completed.push_back(std::move(ops_.extract(what.name).mapped()));
+      std::set<std::string> received;
+      for (const auto& transfer : reconciliation.transfers) {
+        if (!is_for(transfer, static_cast<uint32_t>(generation->node->rank()))) continue;
+        ledger_.add_part(transfer.name, transfer.part);
+        copies.emplace_back(landing_of(ops_.at(transfer.name)), transfer.part);
+        received.insert(transfer.name);
+      }
+      for (const std::string& name : received) {
+        const Op& op = ops_.at(name);
+        if (!gaps(ledger_.parts(name), op.request.bytes).empty()) continue;
+        ledger_.finish(name, op.result, op.request.bytes);
+        ended.emplace_back(std::move(ops_.extract(name).mapped()), Status::ok());
       }
       for (const auto& [name, why] : ledger_.apply(reconciliation.failures))
-        failed.emplace_back(std::move(ops_.extract(name).mapped()), why);
+        ended.emplace_back(std::move(ops_.extract(name).mapped()), why);
+      number_rests();
       // What this member wanted to enter was cancelled.
       if (ops_.contains(kFlagsName)) (*flags_)[0] = (*flags_)[1] = 0;
       present_ = generation;
@@ -233,13 +257,23 @@ void AsyncElasticNode::finish_recovery(const GenerationPtr& generation,
   if (was_refused) return on_node_failed(generation, aborted("a call was refused during the recovery"));
   recovering_.reset();
   is_exchanging_ = false;
-  for (Op& op : completed) complete(std::move(op));
-  for (const auto& [op, why] : failed) finish(op, why);
+  for (const auto& [landing, part] : copies) landing.copy(part);
+  for (const auto& [op, status] : ended) finish(op, status);
   // It may have failed before it was the present one.
   const Status failure = generation->node->failure();
   if (!failure.is_ok()) return break_off(generation, failure.message());
   if (may_leave_) return leave_node();
   resubmit_all();
+}
+
+// The same on all members, as they are at the same rounds of these names.
+void AsyncElasticNode::number_rests() {
+  uint32_t number = 0;
+  for (auto& [name, op] : ops_) {
+    if (ledger_.parts(name).empty()) continue;
+    op.first_rest = number;
+    number += static_cast<uint32_t>(gaps(ledger_.parts(name), op.request.bytes).size());
+  }
 }
 
 void AsyncElasticNode::on_entered(uint32_t entered) {

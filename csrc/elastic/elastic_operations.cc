@@ -12,8 +12,6 @@ namespace {
 using protocol::Handle;
 using protocol::PushPull;
 
-// Copying so few bytes takes less time than waking a thread that does it.
-constexpr uint64_t kQuickBytes = 64 << 10;
 // Of a larger tensor, little is left in a core's cache at the end.
 constexpr uint64_t kColdBytes = 4 << 20;
 
@@ -55,18 +53,17 @@ Status AsyncElasticNode::begin(Handle handle, const PushPull& request, const wor
                           .memory = memory,
                           .result = ledger_.memory_for(request.name, request.bytes),
                           .order = ++last_order_,
-                          .at = 0,
                           .is_inside = true,
-                          .refusal = {}};
+                          .failure = {}};
   }
   submit(request.name);
   MutexLock lock(mutex_);
   const auto found = ops_.find(request.name);
   if (found == ops_.end() || found->second.handle != handle) return Status::ok();  // it is done already
   found->second.is_inside = false;
-  const Status refusal = found->second.refusal;
-  if (!refusal.is_ok()) ops_.erase(found);
-  return refusal;
+  const Status failure = found->second.failure;
+  if (!failure.is_ok()) ops_.erase(found);
+  return failure;
 }
 
 std::optional<uint32_t> AsyncElasticNode::rank_in(const Generation& generation, uint32_t rank) const {
@@ -77,10 +74,32 @@ std::optional<uint32_t> AsyncElasticNode::rank_in(const Generation& generation, 
   return static_cast<uint32_t>(found - members.begin());
 }
 
+// All members have the same parts (Ledger::parts), so they start the same push_pulls.
+std::vector<AsyncElasticNode::Attempt> AsyncElasticNode::attempts_of(const std::string& name, Op& op) {
+  const auto begin = [&](const protocol::ByteRange& range, protocol::PushPull request) {
+    std::byte* const result = op.result.get() + range.offset;
+    return Attempt{std::move(request), {.input = op.memory.input + range.offset, .output = result}};
+  };
+  const protocol::ByteRanges& parts = ledger_.parts(name);
+  if (parts.empty()) return {begin({0, op.request.bytes}, op.request)};
+  std::vector<Attempt> attempts;
+  uint32_t number = op.first_rest;
+  for (const protocol::ByteRange& gap : gaps(parts, op.request.bytes)) {
+    attempts.push_back(begin(gap, {.name = kRest + std::to_string(number++),
+                                   .dtype = op.request.dtype,
+                                   .bytes = gap.bytes,
+                                   .op = op.request.op,
+                                   .root = op.request.root,
+                                   .priority = op.request.priority}));
+  }
+  return attempts;
+}
+
 void AsyncElasticNode::submit(const std::string& name) {
   GenerationPtr generation;
+  std::vector<Attempt> attempts;
   PushPull request;
-  worker::TensorMemory memory{};
+  Landing landing{};
   bool has_root = true;
   {
     MutexLock lock(mutex_);
@@ -88,43 +107,71 @@ void AsyncElasticNode::submit(const std::string& name) {
     if (is_frozen_ || !present_ || found == ops_.end() || found->second.at != 0) return;
     Op& op = found->second;
     generation = present_;
-    op.at = generation->number();
-    ++generation->attempts;
     request = op.request;
-    memory = {.input = op.memory.input, .output = op.result.get()};
+    landing = landing_of(op);
+    attempts = attempts_of(name, op);
+    op.at = generation->number();
+    op.attempts = attempts.size();
+    generation->attempts += attempts.size();
     if (request.op == ReduceOp::kBroadcast) {
       const auto root = rank_in(*generation, request.root);
       has_root = root.has_value();
-      request.root = root.value_or(0);
+      for (Attempt& attempt : attempts) attempt.request.root = root.value_or(0);
     }
   }
-  if (!has_root) return fail_without_root(generation, request);
-  // The node keeps the callback, and the generation the node.
-  generation->node->push_pull(request, memory, [this, its = generation.get(), name](const Status& status) {
-    on_attempt_done(its->shared_from_this(), name, status);
-  });
+  if (!has_root) return fail_without_root(generation, request, attempts.size());
+  // The node keeps the callbacks, and the generation the node.
+  for (Attempt& attempt : attempts) {
+    attempt.memory.on_part = std::make_shared<const worker::OnPart>(
+        [this, its = generation.get(), name, landing](Bytes part) { on_part(*its, name, landing, part); });
+    generation->node->push_pull(attempt.request, attempt.memory,
+                                [this, its = generation.get(), name](const Status& status) {
+                                  on_attempt_done(its->shared_from_this(), name, status);
+                                });
+  }
 }
 
-// The root is lost, and nobody has got its values: all members decide so.
-void AsyncElasticNode::fail_without_root(const GenerationPtr& generation, const PushPull& request) {
+// The root is lost, and nobody has got all of its values: all members decide so.
+void AsyncElasticNode::fail_without_root(const GenerationPtr& generation, const PushPull& request,
+                                         size_t attempts) {
   const Status why = unavailable("broadcast of '" + request.name + "': its root is lost");
   generation->node->refuse(request.name, request.step, why);
   std::optional<Op> failed;
   {
     MutexLock lock(mutex_);
-    --generation->attempts;
+    generation->attempts -= attempts;
     if (is_frozen_ && generation->attempts == 0) loop_->post([this, generation] { on_drained(generation); });
     const auto found = ops_.find(request.name);
     if (found == ops_.end() || found->second.at != generation->number()) return;
     ledger_.fail(request.name, why);
     if (found->second.is_inside) {
-      found->second.refusal = why;
+      found->second.failure = why;
       return;
     }
     failed = std::move(found->second);
     ops_.erase(found);
   }
   finish(*failed, why);
+}
+
+AsyncElasticNode::Landing AsyncElasticNode::landing_of(const Op& op) {
+  return {op.result.get(), op.memory.output, op.request.bytes >= kColdBytes};
+}
+
+void AsyncElasticNode::Landing::copy(const protocol::ByteRange& part) const {
+  const MutableBytes target(to + part.offset, part.bytes);
+  const Bytes source(from + part.offset, part.bytes);
+  is_cold ? copy_to_cold(target, source) : copy_bytes(target, source);
+}
+
+// The part is in a core's cache now.
+void AsyncElasticNode::on_part(const Generation& generation, const std::string& name, const Landing& landing,
+                               Bytes part) {
+  const protocol::ByteRange range{static_cast<uint64_t>(part.data() - landing.from), part.size()};
+  landing.copy(range);
+  MutexLock lock(mutex_);
+  const auto found = ops_.find(name);
+  if (found != ops_.end() && found->second.at == generation.number()) ledger_.add_part(name, range);
 }
 
 // Peers that end or leave fail what waits for them, with kUnavailable: then the generation is at its
@@ -143,35 +190,26 @@ void AsyncElasticNode::on_attempt_done(const GenerationPtr& generation, const st
     const bool is_interrupted = !status.is_ok() && (is_frozen_ || status.code() == StatusCode::kUnavailable ||
                                                     !generation->node->failure().is_ok());
     if (is_interrupted) {
-      op.at = 0;
+      op.is_interrupted = true;
       if (!is_frozen_)
         loop_->post([this, generation, why = status.message()] { break_off(generation, why); });
-      return;
+    } else if (op.failure.is_ok()) {
+      op.failure = status;
     }
-    if (status.is_ok()) {
-      ledger_.finish(name, op.result, op.request.bytes);
+    if (--op.attempts > 0) return;
+    if (!op.failure.is_ok()) {
+      ledger_.fail(name, op.failure);
+      if (op.is_inside) return;
+    } else if (std::exchange(op.is_interrupted, false)) {
+      op.at = 0;
+      return;
     } else {
-      ledger_.fail(name, status);
-      if (op.is_inside) {
-        op.refusal = status;
-        return;
-      }
+      ledger_.finish(name, op.result, op.request.bytes);
     }
     done = std::move(op);
     ops_.erase(found);
   }
-  status.is_ok() ? complete(std::move(*done)) : finish(*done, status);
-}
-
-void AsyncElasticNode::complete(Op op) {
-  const bool is_quick = op.request.bytes <= kQuickBytes;
-  auto copy = [this, op = std::move(op)](const Status&) {
-    const MutableBytes to(op.memory.output, op.request.bytes);
-    const Bytes from(op.result.get(), op.request.bytes);
-    op.request.bytes < kColdBytes ? copy_bytes(to, from) : copy_to_cold(to, from);
-    finish(op, Status::ok());
-  };
-  is_quick ? copy(Status::ok()) : copies_->post(std::move(copy), Status::ok());
+  finish(*done, done->failure);
 }
 
 void AsyncElasticNode::finish(const Op& op, const Status& status) { handles_->finish(op.handle, status); }

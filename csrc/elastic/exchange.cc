@@ -110,7 +110,7 @@ void send_results(node::AsyncNode& node, transport::EventLoop& loop, std::vector
     const auto& [what, values] = sending->transfers[i];
     node.push_pull({.name = kResult + std::to_string(i),
                     .dtype = DType::kUInt8,
-                    .bytes = what.bytes,
+                    .bytes = what.part.bytes,
                     .op = ReduceOp::kBroadcast,
                     .root = what.holder},
                    {.input = values.get(), .output = values.get()},

@@ -23,8 +23,8 @@ struct Knowledge {
 void exchange_tables(node::AsyncNode& node, transport::EventLoop& loop, const Knowledge& own,
                      UniqueFunction<void(Result<std::vector<Knowledge>>)> done);
 
-// A result that one rank has, and its memory at this one: where it is, or where it shall be. All
-// ranks call this with the same transfers in the same order.
+// A part of a result that one rank has, and its memory at this one: where it is, or where it shall be.
+// All ranks call this with the same transfers in the same order.
 struct ResultTransfer {
   protocol::Reconciliation::Transfer what;
   protocol::Ledger::Values values;

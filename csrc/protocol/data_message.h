@@ -15,7 +15,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 16;
+inline constexpr uint8_t kProtocolVersion = 17;
 inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;

@@ -1,6 +1,7 @@
 #include "protocol/ledger.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr uint32_t kMaxLedgerNames = 1 << 20;
 // Of one name. Failures before are those of rounds that all members have been to.
 constexpr size_t kMaxFailures = 64;
+constexpr size_t kMaxParts = 1 << 20;
 
 // Each is above the one before.
 bool ascend(const auto& items, auto member) {
@@ -34,11 +36,17 @@ void entry_fields(auto& codec, auto& entry) {
     each.require(failure.code != StatusCode::kOk, "the code of a failure is a failure");
   });
   codec.require(ascend(entry.failures, &LedgerEntry::Failure::round), "failures are ordered by round");
+  codec.list("parts", entry.parts, kMaxParts, 2 * sizeof(uint64_t), [](auto& each, auto& part) {
+    each.number("offset", part.offset, 0, kMaxTensorBytes);
+    each.number("bytes", part.bytes, 1, kMaxTensorBytes);
+  });
+  codec.require(is_ordered(entry.parts), "parts are ordered, with gaps between them");
+  codec.require(entry.is_in_flight || entry.parts.empty(), "parts are of a push_pull in flight");
 }
 
 void table_fields(auto& codec, auto& table) {
   constexpr size_t kLeastEntryBytes =
-      sizeof(uint16_t) + 3 * sizeof(uint64_t) + sizeof(uint8_t) + sizeof(uint32_t);
+      sizeof(uint16_t) + 3 * sizeof(uint64_t) + sizeof(uint8_t) + 2 * sizeof(uint32_t);
   codec.list("entries", table, kMaxLedgerNames, kLeastEntryBytes,
              [](auto& each, auto& entry) { entry_fields(each, entry); });
   codec.require(ascend(table, &LedgerEntry::name), "entries are ordered by name");
@@ -52,33 +60,96 @@ Status gone_on(const std::string& name, uint64_t round, uint64_t reached) {
 // What all ranks know of one name; null: a rank has never used it.
 using Entries = std::vector<const LedgerEntry*>;
 
-void reconcile_name(const std::string& name, const Entries& entries, Reconciliation& result) {
-  Reconciliation::Transfer transfer{.name = name, .round = 0, .bytes = 0, .holder = 0, .to = {}};
-  uint64_t reached = 0;  // by any rank, also by one that is lost now
-  std::map<uint64_t, Status> failures;
-  for (uint32_t rank = 0; rank < entries.size(); ++rank) {
+// What one rank has of the result of a round, and whether it waits for the rest.
+struct Share {
+  ByteRanges parts;
+  bool has_all = false;
+  bool waits = false;
+};
+
+// Between two neighbours of the result, each rank has all or nothing.
+std::set<uint64_t> cuts_of(const std::vector<Share>& shares) {
+  std::set<uint64_t> cuts;
+  for (const Share& share : shares) {
+    for (const ByteRange& part : share.parts) cuts.insert({part.offset, part.end()});
+  }
+  return cuts;
+}
+
+std::vector<Share> shares_in(uint64_t round, const Entries& entries) {
+  std::vector<Share> shares(entries.size());
+  for (size_t rank = 0; rank < entries.size(); ++rank) {
     const LedgerEntry* const entry = entries[rank];
     if (entry == nullptr) continue;
+    Share& share = shares[rank];
+    share.has_all = entry->result_round == round;
+    share.waits = entry->is_in_flight && entry->last_call == round;
+    if (share.has_all) {
+      add(share.parts, {0, entry->result_bytes});
+    } else if (share.waits) {
+      share.parts = entry->parts;
+    }
+  }
+  return shares;
+}
+
+// Plans that the ranks which wait for the result of a round get what others have of it.
+class Distribution {
+ public:
+  explicit Distribution(size_t num_ranks) : sent_(num_ranks) {}
+
+  void add(const std::string& name, uint64_t round, const Entries& entries, Reconciliation& result) {
+    const std::vector<Share> shares = shares_in(round, entries);
+    std::optional<uint64_t> from;
+    const std::set<uint64_t> cuts = cuts_of(shares);
+    for (const uint64_t to : cuts) {
+      if (from) add(name, round, shares, {*from, to - *from}, result);
+      from = to;
+    }
+    if (cuts.empty()) add(name, round, shares, {}, result);  // an empty result is one, too
+  }
+
+ private:
+  void add(const std::string& name, uint64_t round, const std::vector<Share>& shares, const ByteRange& part,
+           Reconciliation& result) {
+    Reconciliation::Transfer transfer{.name = name, .round = round, .part = part, .holder = 0, .to = {}};
+    std::optional<uint32_t> holder;
+    for (uint32_t rank = 0; rank < shares.size(); ++rank) {
+      const Share& share = shares[rank];
+      const bool has_it = share.has_all || (part.bytes > 0 && contains(share.parts, part));
+      if (has_it && (!holder || sent_[rank] < sent_[*holder])) holder = rank;
+      if (!has_it && share.waits) transfer.to.push_back(rank);
+    }
+    if (!holder || transfer.to.empty()) return;
+    transfer.holder = *holder;
+    sent_[*holder] += part.bytes;
+    result.transfers.push_back(std::move(transfer));
+  }
+
+  std::vector<uint64_t> sent_;  // bytes, by rank
+};
+
+void reconcile_name(const std::string& name, const Entries& entries, Distribution& distribution,
+                    Reconciliation& result) {
+  uint64_t complete = 0;  // last round of which a rank has the whole result
+  uint64_t reached = 0;   // by any rank, also by one that is lost now
+  std::map<uint64_t, Status> failures;
+  for (const LedgerEntry* const entry : entries) {
+    if (entry == nullptr) continue;
+    complete = std::max(complete, entry->result_round);
     reached = std::max(reached, entry->last_call);
     for (const auto& [round, code, text] : entry->failures) failures.try_emplace(round, Status(code, text));
-    if (entry->result_round <= transfer.round) continue;
-    transfer.round = entry->result_round;
-    transfer.bytes = entry->result_bytes;
-    transfer.holder = rank;
   }
   if (!failures.empty()) reached = std::max(reached, failures.rbegin()->first);
   // All ranks have contributed to a round that has a result, so they have been to it.
-  failures.erase(failures.begin(), failures.upper_bound(transfer.round));
-  for (uint32_t rank = 0; rank < entries.size(); ++rank) {
-    const LedgerEntry* const entry = entries[rank];
-    if (entry == nullptr || !entry->is_in_flight) continue;
-    if (entry->last_call == transfer.round) {
-      transfer.to.push_back(rank);
-    } else if (entry->last_call < reached) {
+  failures.erase(failures.begin(), failures.upper_bound(complete));
+  for (const LedgerEntry* const entry : entries) {
+    if (entry == nullptr || !entry->is_in_flight || entry->last_call == complete) continue;
+    if (entry->last_call < reached)
       failures.try_emplace(entry->last_call, gone_on(name, entry->last_call, reached));
-    }
   }
-  if (!transfer.to.empty()) result.transfers.push_back(std::move(transfer));
+  if (complete > 0) distribution.add(name, complete, entries, result);
+  if (reached > complete && !failures.contains(reached)) distribution.add(name, reached, entries, result);
   for (auto& [round, why] : failures) result.failures.push_back({name, round, std::move(why)});
 }
 
@@ -109,7 +180,8 @@ Reconciliation reconcile(const std::vector<LedgerTable>& tables) {
     }
   }
   Reconciliation result;
-  for (const auto& [name, entries] : by_name) reconcile_name(name, entries, result);
+  Distribution distribution(tables.size());
+  for (const auto& [name, entries] : by_name) reconcile_name(name, entries, distribution, result);
   return result;
 }
 
@@ -123,6 +195,7 @@ std::optional<Status> Ledger::start(const std::string& name, uint64_t step) {
   begin(known, step);
   if (auto failure = failure_of(name, known)) return failure;
   known.is_in_flight = true;
+  known.parts.clear();
   ++in_flight_;
   return std::nullopt;
 }
@@ -134,6 +207,14 @@ bool Ledger::refuse(const std::string& name, uint64_t step, const Status& why) {
   note_failure(known, known.last_call, why);
   return true;
 }
+
+void Ledger::add_part(const std::string& name, const ByteRange& part) {
+  Name& known = names_.at(name);
+  BPS_CHECK(known.is_in_flight) << name << " is not in flight";
+  add(known.parts, part);
+}
+
+const ByteRanges& Ledger::parts(const std::string& name) const { return names_.at(name).parts; }
 
 void Ledger::finish(const std::string& name, Values values, uint64_t bytes) {
   Name& known = names_.at(name);
@@ -203,6 +284,7 @@ LedgerTable Ledger::table() const {
     entry.name = name;
     entry.last_call = known.last_call;
     entry.is_in_flight = known.is_in_flight;
+    if (known.is_in_flight) entry.parts = known.parts;
     if (known.is_held) {
       entry.result_round = known.result_round;
       entry.result_bytes = known.result_bytes;

@@ -6,7 +6,11 @@
 // last result of each name until all members are known to have it. The members of the next
 // generation exchange what they have (tables), and each computes the same from all tables
 // (reconcile): who sends which result to whom, and which push_pulls have failed. What nobody has is
-// summed again, as its inputs are intact: nobody has seen a part of the result.
+// summed again, as its inputs are intact.
+//
+// The same holds for parts. A part of a result, once there, stays as it is, and its inputs may be
+// overwritten; a recovery gives it to all who lack it, and only the rest is summed again. So the parts
+// of a large tensor may have been summed in different generations. They are the same on all members.
 //
 // Rounds count the push_pulls of a name since the epoch began, as in protocol/rounds.h. The rounds of
 // the nodes below begin anew in each generation. They fit together nevertheless: after reconcile(),
@@ -28,6 +32,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "protocol/byte_ranges.h"
 
 namespace byteps::protocol {
 
@@ -36,7 +41,7 @@ struct LedgerEntry {
   std::string name;
   uint64_t last_call = 0;  // round of its last push_pull
   bool is_in_flight = false;
-  // Last round of which it has the result, 0: none, and the result's size.
+  // Last round of which it has the whole result, 0: none, and the result's size.
   uint64_t result_round = 0;
   uint64_t result_bytes = 0;
   struct Failure {
@@ -46,6 +51,7 @@ struct LedgerEntry {
     bool operator==(const Failure&) const = default;
   };
   std::vector<Failure> failures;  // ascending
+  ByteRanges parts = {};          // that are there of the result of the one in flight
   bool operator==(const LedgerEntry&) const = default;
 };
 using LedgerTable = std::vector<LedgerEntry>;  // ordered by name
@@ -54,11 +60,11 @@ std::vector<std::byte> encode(const LedgerTable& table);
 Result<LedgerTable> decode_ledger(Bytes bytes);
 
 struct Reconciliation {
-  // The rank `holder` sends this result to the ranks `to`.
+  // The rank `holder` sends this part of a result to the ranks `to`.
   struct Transfer {
     std::string name;
     uint64_t round = 0;
-    uint64_t bytes = 0;
+    ByteRange part;
     uint32_t holder = 0;
     std::vector<uint32_t> to;
     bool operator==(const Transfer&) const = default;
@@ -70,7 +76,7 @@ struct Reconciliation {
     uint64_t round = 0;
     Status why;
   };
-  std::vector<Transfer> transfers;  // ordered by name
+  std::vector<Transfer> transfers;  // ordered by name, and by part
   std::vector<Failure> failures;    // likewise
 };
 // `tables`: by rank. The same on all ranks.
@@ -87,6 +93,10 @@ class Ledger {
   // One ends at once: an adapter or a node has refused it. False: it has failed for all members
   // already (reconcile), so the node must not count it. Precondition: none of the name is in flight.
   bool refuse(const std::string& name, uint64_t step, const Status& why);
+  // A part of the result of the one in flight is in its memory, to which nobody writes any more.
+  void add_part(const std::string& name, const ByteRange& part);
+  // The parts so far. After a recovery they are the same on all members that have it in flight.
+  const ByteRanges& parts(const std::string& name) const;
   // The one in flight has this result, or has failed.
   void finish(const std::string& name, Values values, uint64_t bytes);
   void fail(const std::string& name, const Status& why);
@@ -107,7 +117,7 @@ class Ledger {
 
   LedgerTable table() const;
   // What reconcile() has found out. Returns the names that were in flight and have failed, with the
-  // reasons. Precondition: finish() has been called for the results that others have sent.
+  // reasons. Precondition: add_part() has been called for what others have sent.
   std::vector<std::pair<std::string, Status>> apply(const std::vector<Reconciliation::Failure>& failures);
   // A new epoch begins. Precondition: nothing is in flight.
   void clear();
@@ -116,6 +126,7 @@ class Ledger {
   struct Name {
     uint64_t last_call = 0;
     bool is_in_flight = false;
+    ByteRanges parts;
     uint64_t result_round = 0;
     uint64_t result_bytes = 0;
     uint64_t result_order = 0;

@@ -6,6 +6,8 @@ namespace byteps::sim {
 namespace {
 
 constexpr TimeUs kPauseUs = 5'000;
+// The smallest partitions (ElasticScenario::partition_bytes).
+constexpr size_t kLeastPartBytes = 4096;
 
 }  // namespace
 
@@ -94,22 +96,30 @@ void ElasticProgram::push(size_t tensor) {
 void ElasticProgram::on_pushed(size_t tensor, const Status& status) {
   --open_;
   if (!status.is_ok() && failure_.is_ok()) failure_ = status;
-  if (status.is_ok()) {
-    const std::vector<int64_t>& values = *tensors_[tensor];
-    const int64_t sum = values[0];
-    world_.note(process_.name(), 31 + static_cast<uint64_t>(sum), [&] {
-      return "step " + std::to_string(step_) + " tensor " + std::to_string(tensor) + ": " +
-             std::to_string(sum);
-    });
-    if (std::ranges::any_of(values, [sum](int64_t each) { return each != sum; }))
-      world_.report(process_.name(), "a result is a mixture of sums");
-    if ((sum >> number_ & 1) == 0) world_.report(process_.name(), "a sum lacks its own contribution");
-    if (!sums_.try_emplace({step_, tensor}, sum).second)
-      world_.report(process_.name(), "step " + std::to_string(step_) + " is made twice");
-  }
+  if (status.is_ok()) note_result(tensor);
   if (open_ > 0) return;
   if (!failure_.is_ok()) return end(failure_);
   think([this] { commit(); });
+}
+
+void ElasticProgram::note_result(size_t tensor) {
+  const std::vector<int64_t>& values = *tensors_[tensor];
+  Runs runs;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (i == 0 || values[i] != values[i - 1]) runs.emplace_back(i, values[i]);
+  world_.note(process_.name(), 31 + static_cast<uint64_t>(runs[0].second), [&] {
+    std::string text = "step " + std::to_string(step_) + " tensor " + std::to_string(tensor) + ":";
+    for (const auto& [first, sum] : runs)
+      text += " " + std::to_string(sum) + " from " + std::to_string(first);
+    return text;
+  });
+  for (const auto& [first, sum] : runs) {
+    if (first * sizeof(int64_t) % kLeastPartBytes != 0)
+      world_.report(process_.name(), "a part of a result is a mixture of sums");
+    if ((sum >> number_ & 1) == 0) world_.report(process_.name(), "a sum lacks its own contribution");
+  }
+  if (!sums_.try_emplace({step_, tensor}, runs).second)
+    world_.report(process_.name(), "step " + std::to_string(step_) + " is made twice");
 }
 
 void ElasticProgram::commit() {

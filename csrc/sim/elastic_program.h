@@ -25,8 +25,11 @@ class ElasticProgram {
   // The member takes part, or the start has failed.
   void begin(const Status& started);
 
-  // Sums that it has used, by step and tensor.
-  using Sums = std::map<std::pair<int64_t, size_t>, int64_t>;
+  // A result: the sums of its elements, from this element on. Large tensors may have several, as
+  // parts of them are summed in different generations.
+  using Runs = std::vector<std::pair<size_t, int64_t>>;
+  // Results that it has used, by step and tensor.
+  using Sums = std::map<std::pair<int64_t, size_t>, Runs>;
   const Sums& sums() const { return sums_; }
   bool has_begun() const { return has_begun_; }
   bool is_founder() const { return is_founder_; }  // it was there when the job began
@@ -43,6 +46,7 @@ class ElasticProgram {
   void make_step();
   void push(size_t tensor);
   void on_pushed(size_t tensor, const Status& status);
+  void note_result(size_t tensor);
   void commit();
   void on_committed(const Result<elastic::Change>& change);
   void end(const Status& outcome);

@@ -67,7 +67,7 @@ ElasticScenario make_elastic_scenario(uint64_t seed) {
   for (int64_t i = random.between(0, 3); i > 0; --i) add_member(random.between(0, 2 * span_us));
   for (int64_t i = random.between(1, 4); i > 0; --i)
     scenario.elements.push_back(
-        static_cast<size_t>(random.chance(0.5) ? random.between(1, 20) : random.between(100, 4000)));
+        static_cast<size_t>(random.chance(0.5) ? random.between(1, 20) : random.between(100, 20'000)));
   scenario.partition_bytes = random.chance(0.5) ? 0 : 4096;
   scenario.shm = random.chance(0.5);
   scenario.arena_bytes = 64 << 10;

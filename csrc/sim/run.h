@@ -21,6 +21,7 @@ struct RunResult {
   uint64_t num_schedulers_lost = 0;  // whose place rank 0 has taken
   uint64_t num_held_sent = 0;        // results that one rank has got from another one
   uint64_t num_newcomers_used = 0;   // servers that have come to a running job and summed
+  uint64_t num_partial = 0;          // results whose parts were summed by several generations
 };
 
 // Deterministic. Any thread. `keep_trace`: see RunResult::trace.

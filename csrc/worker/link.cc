@@ -197,7 +197,8 @@ Result<ReceiveBuffer> Link::on_head(Connection&, const Arrival& arrival) {
     landing = options_.held->memory_for(head->key, arrival.payload_bytes, is_stored(outgoing.head.op));
     return ReceiveBuffer::at({landing.get(), arrival.payload_bytes});
   }
-  return outgoing.is_cold ? ReceiveBuffer::at_cold(outgoing.output) : ReceiveBuffer::at(outgoing.output);
+  const bool is_cold = outgoing.is_cold && outgoing.on_part == nullptr;  // which may read it
+  return is_cold ? ReceiveBuffer::at_cold(outgoing.output) : ReceiveBuffer::at(outgoing.output);
 }
 
 Result<ReceiveBuffer> Link::place_included(Unanswered& waiting, size_t payload_bytes) {

@@ -7,6 +7,7 @@
 // fail(), peer_left(), or fail_over() if the job goes on without it (protocol/membership.h).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,10 @@ namespace byteps::worker {
 
 struct StagedPartition;  // worker/device_staging.h
 
+// A part of a tensor's result has arrived, and nobody writes to it any more; before the push_pull is
+// done. Called on loops of links, for different parts at the same time. Must not block.
+using OnPart = std::function<void(MutableBytes part)>;
+
 // A partition to send. `input` and `output` must stay valid until LinkEvents::on_completed.
 struct OutgoingPartition {
   uint64_t handle = 0;
@@ -37,6 +42,7 @@ struct OutgoingPartition {
   Status failure;
   // If the tensor is in the memory of a device: what `input` and `output` are copies of.
   std::shared_ptr<StagedPartition> staged = nullptr;
+  const OnPart* on_part = nullptr;  // of the tensor, valid until LinkEvents::on_completed returns
 };
 
 class Link;

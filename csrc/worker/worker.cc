@@ -127,6 +127,7 @@ void Worker::tune(const protocol::PushPull& request) {
 
 void Worker::on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) {
   if (partition.staged) return staging_.copy_back(std::move(partition.staged), outcome);
+  if (partition.on_part != nullptr && outcome.is_ok()) (*partition.on_part)(partition.output);
   complete(partition.handle, outcome);
 }
 
@@ -244,7 +245,8 @@ OutgoingPartition Worker::make_outgoing(const StartPartition& start) {
           .output = MutableBytes(memory.tensor.output + start.offset, start.head.bytes),
           .is_cold = memory.is_cold,
           .is_answered_soon = start.head.root_node < num_final_roots_,
-          .failure = {}};
+          .failure = {},
+          .on_part = memory.tensor.on_part.get()};
 }
 
 void Worker::peer_left(uint32_t service) {

@@ -45,11 +45,12 @@ struct WorkerOptions {
 };
 
 // Where a tensor is: in host memory, or, with `transfer`, at these addresses of a device. `input` may
-// be equal to `output`.
+// be equal to `output`. `on_part`: for tensors in host memory.
 struct TensorMemory {
   const std::byte* input;
   std::byte* output;
   std::shared_ptr<device::Transfer> transfer = nullptr;
+  std::shared_ptr<const OnPart> on_part = nullptr;
 };
 
 class Worker final : public LinkEvents, public DeviceStagingEvents {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -15,6 +18,7 @@ from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
 import byteps.torch as bps
 from byteps.errors import InvalidArgumentError
+from byteps.in_flight import InFlight
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
@@ -354,6 +358,30 @@ def case_two_threads() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not errors, errors
+
+
+def case_call_between_number_and_name() -> None:
+    """A thread whose call comes while another thread starts a collective has the next one."""
+    first, second = torch.full((10,), float(dist.get_rank())), torch.ones(10)
+    if dist.get_rank() == 0:
+        blocking = threading.Thread(target=dist.all_reduce, args=(second,))
+        name_of = InFlight.automatic_name
+
+        def begin_the_other(in_flight: InFlight, *arguments: Any) -> str:
+            if not blocking.ident:
+                blocking.start()
+                time.sleep(0.3)  # far longer than it needs to overtake
+            return name_of(in_flight, *arguments)
+
+        with mock.patch.object(InFlight, "automatic_name", begin_the_other):
+            work = dist.all_reduce(first, async_op=True)
+        work.wait()
+        blocking.join()
+    else:
+        dist.all_reduce(first, async_op=True).wait()
+        dist.all_reduce(second)
+    size = dist.get_world_size()
+    assert (first == sum(range(size))).all() and (second == size).all(), (first, second)
 
 
 def case_all_to_all_again_and_again() -> None:

@@ -33,7 +33,7 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 16
+_VERSION = 17
 _IN_SESSION = struct.pack("<B3xI", 1, 0)  # a frame of a session; nothing was received so far
 _PATIENCE_S = 20
 

@@ -22,6 +22,7 @@ class BlockingCall:
         self._in_flight = in_flight
         self._name = name
         self._ended = threading.Event()
+        self._lock = threading.RLock()  # guards _callbacks
         self._callbacks: list[Callable[[], object]] = []
         in_flight.names.on_release(name, self._left)
 
@@ -40,7 +41,8 @@ class BlockingCall:
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Calls `callback` when the collective ends, or at once if it has ended."""
-        self._callbacks.append(callback)
+        with self._lock:
+            self._callbacks.append(callback)
         if self._ended.is_set():
             self._call_back()
 
@@ -57,6 +59,7 @@ class BlockingCall:
         self._call_back()
 
     def _call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()

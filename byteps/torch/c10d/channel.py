@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
@@ -82,6 +82,19 @@ class Channel(ABC):
             return None
         return job.in_flight.blocking_calls(self.prefix, READER, CORE_OPS, limit_s, self._numbers, go_on)
 
+    @contextmanager
+    def _launching(self, job: Job) -> Iterator[None]:
+        """The collectives in the block get consecutive numbers and names; needs the lock.
+
+        Blocking calls do not take the lock. Meanwhile they fail, and their threads come to `submit`.
+        """
+        names = job.in_flight.names.family(self.prefix)
+        names.hold()
+        try:
+            yield
+        finally:
+            names.let_go()
+
     def waiting(self) -> list[Awaited]:
         """Returns the blocking calls in which threads wait at the moment."""
         job = self._job
@@ -152,8 +165,9 @@ class SharedChannel(Channel):
         with self._lock:
             if self._job is None:
                 raise _destroyed()
-            collective.number = next(self._numbers)
-            collective.launch(self._job, self.prefix)
+            with self._launching(self._job):
+                collective.number = next(self._numbers)
+                collective.launch(self._job, self.prefix)
         collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
@@ -192,11 +206,13 @@ class OwnChannel(Channel):
         with self._lock:
             if self._closed:
                 raise _destroyed()
-            collective.number = next(self._numbers)
             if self._job is None:
+                collective.number = next(self._numbers)
                 self._wait_for_job(collective)
                 return
-            collective.launch(self._job, self.prefix)
+            with self._launching(self._job):
+                collective.number = next(self._numbers)
+                collective.launch(self._job, self.prefix)
         collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
@@ -232,9 +248,10 @@ class OwnChannel(Channel):
             waiting, self._waiting = self._waiting, []
             closed = self._closed
             if not closed:
-                self._job = job
-                for collective in waiting:
-                    collective.launch(job, self.prefix)
+                with self._launching(job):
+                    self._job = job
+                    for collective in waiting:
+                        collective.launch(job, self.prefix)
         for collective in waiting:
             if closed:
                 collective.fail(_destroyed())

@@ -148,7 +148,7 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({16, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({17, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 

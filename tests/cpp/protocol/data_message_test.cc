@@ -48,7 +48,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.serving_index = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
   head.shape = *Shape::of(std::vector<int64_t>{2, 300});
-  const auto expected = bytes_of({16,   2,    4,    6,    0,    0xFA, 0x97, 0,                             //
+  const auto expected = bytes_of({17,   2,    4,    6,    0,    0xFA, 0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x96, 0x00,  //
                                   0xFE, 0xFF, 0xFF, 0xFF, 0x34, 0x33, 0x32, 0x31, 0x38, 0,    0,    0,     //
                                   0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0,                             //
@@ -80,7 +80,7 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 16, got 2"},
+  const Case cases[] = {{0, 2, "version 17, got 2"},
                         {1, 0, "type"},
                         {1, 17, "type"},
                         {2, 0, "dtype"},

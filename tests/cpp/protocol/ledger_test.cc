@@ -35,9 +35,10 @@ uint64_t content_of(const Ledger::Values& values) {
 // What reconcile() says, in one line for each transfer and each failure.
 Lines describe(const Reconciliation& reconciliation) {
   Lines texts;
-  for (const auto& [name, round, bytes, holder, to] : reconciliation.transfers) {
-    std::string text = name + " " + std::to_string(round) + " (" + std::to_string(bytes) +
-                       " bytes): " + std::to_string(holder) + " to";
+  for (const auto& [name, round, part, holder, to] : reconciliation.transfers) {
+    const std::string offset = part.offset == 0 ? "" : " at " + std::to_string(part.offset);
+    std::string text = name + " " + std::to_string(round) + " (" + std::to_string(part.bytes) + " bytes" +
+                       offset + "): " + std::to_string(holder) + " to";
     for (const uint32_t rank : to) text += " " + std::to_string(rank);
     texts.push_back(text);
   }
@@ -49,6 +50,11 @@ Lines describe(const Reconciliation& reconciliation) {
 LedgerEntry with_failures(LedgerEntry entry, std::vector<uint64_t> rounds) {
   for (const uint64_t round : rounds)
     entry.failures.push_back({round, StatusCode::kInvalidArgument, "wrong " + std::to_string(round)});
+  return entry;
+}
+
+LedgerEntry in_parts(LedgerEntry entry, ByteRanges parts) {
+  entry.parts = std::move(parts);
   return entry;
 }
 
@@ -70,6 +76,25 @@ TEST(Reconcile, FollowsItsRules) {
       {"one has the result: the others get it",
        {{{"w", 3, true, 2, 8, {}}}, {{"w", 3, false, 3, 12, {}}}, {{"w", 3, true, 2, 8, {}}}},
        {"w 3 (12 bytes): 1 to 0 2"}},
+      {"parts are there: those who lack them get them, and the rest is summed again",
+       {{in_parts({"w", 3, true, 2, 8, {}}, {{0, 4}})},
+        {in_parts({"w", 3, true, 2, 8, {}}, {{0, 8}, {12, 4}})},
+        {{"w", 3, true, 2, 8, {}}}},
+       {"w 3 (4 bytes): 0 to 2", "w 3 (4 bytes at 4): 1 to 0 2", "w 3 (4 bytes at 12): 1 to 0 2"}},
+      {"who has a part sends it in turn",
+       {{in_parts({"w", 3, true, 2, 8, {}}, {{0, 8}})},
+        {in_parts({"w", 3, true, 2, 8, {}}, {{0, 4}})},
+        {in_parts({"w", 3, true, 2, 8, {}}, {{4, 4}})}},
+       {"w 3 (4 bytes): 0 to 2", "w 3 (4 bytes at 4): 2 to 1"}},
+      {"one has the result, and another a part of it",
+       {{{"w", 3, false, 3, 8, {}}}, {in_parts({"w", 3, true, 2, 8, {}}, {{2, 2}})}},
+       {"w 3 (2 bytes): 0 to 1", "w 3 (4 bytes at 4): 0 to 1"}},
+      {"an empty result",
+       {{{"w", 3, false, 3, 0, {}}}, {{"w", 3, true, 2, 0, {}}}},
+       {"w 3 (0 bytes): 0 to 1"}},
+      {"parts are there of a round that has failed as a whole",
+       {{in_parts({"w", 3, true, 2, 8, {}}, {{0, 4}})}, {with_failures({"w", 3, false, 2, 8, {}}, {3})}},
+       {"w 3: invalid argument: wrong 3"}},
       {"several have it: the first one sends it",
        {{{"w", 3, true, 2, 8, {}}}, {{"w", 3, false, 3, 8, {}}}, {{"w", 3, false, 3, 8, {}}}},
        {"w 3 (8 bytes): 1 to 0"}},
@@ -271,6 +296,10 @@ LedgerTable random_table(Random& random) {
   for (const std::string& name : names) {
     LedgerEntry entry{
         name, random.u64(), random.below(2) == 1, random.u64(), random.below(kMaxTensorBytes + 1), {}};
+    for (uint64_t i = entry.is_in_flight ? random.below(4) : 0, end = 0; i > 0; --i) {
+      entry.parts.push_back({end + random.below(100) + 1, random.below(100) + 1});
+      end = entry.parts.back().end();
+    }
     uint64_t round = 0;
     for (uint64_t i = random.below(4); i > 0; --i)
       entry.failures.push_back({round += 1 + random.u32(), random.failure(), random.text(kMaxTextBytes)});
@@ -281,11 +310,12 @@ LedgerTable random_table(Random& random) {
 
 TEST(LedgerBytes, AreTheDocumentedOnes) {
   EXPECT_EQ(
-      encode(LedgerTable{{"w", 3, true, 2, 0x0102, {{1, StatusCode::kInvalidArgument, "x"}}}}),
-      bytes_of({1, 0, 0,  0, 1, 0, 'w', 3, 0, 0, 0, 0, 0, 0, 0,
-                1, 2, 0,  0, 0, 0, 0,   0, 0, 2, 1, 0, 0, 0, 0,
-                0, 0, 1,  0, 0, 0, 1,   0, 0, 0, 0, 0, 0, 0, static_cast<int>(StatusCode::kInvalidArgument),
-                1, 0, 'x'}));
+      encode(LedgerTable{{"w", 3, true, 2, 0x0102, {{1, StatusCode::kInvalidArgument, "x"}}, {{4, 5}}}}),
+      bytes_of({1, 0, 0,   0, 1, 0, 'w', 3, 0, 0, 0, 0, 0, 0, 0,
+                1, 2, 0,   0, 0, 0, 0,   0, 0, 2, 1, 0, 0, 0, 0,
+                0, 0, 1,   0, 0, 0, 1,   0, 0, 0, 0, 0, 0, 0, static_cast<int>(StatusCode::kInvalidArgument),
+                1, 0, 'x', 1, 0, 0, 0,   4, 0, 0, 0, 0, 0, 0, 0,
+                5, 0, 0,   0, 0, 0, 0,   0}));
 }
 
 TEST(LedgerBytes, RoundTripExactly) {
@@ -334,6 +364,10 @@ TEST(LedgerBytes, BrokenRulesAreRefused) {
        "failures are ordered by round"},
       {{{"w", 9, false, 0, 0, LedgerFailures(65, {1, StatusCode::kAborted, ""})}},
        "failures: expected 0 to 64"},
+      {{{"w", 9, true, 0, 0, none, {{0, 4}, {4, 4}}}}, "parts are ordered, with gaps between them"},
+      {{{"w", 9, true, 0, 0, none, {{8, 4}, {4, 3}}}}, "parts are ordered, with gaps between them"},
+      {{{"w", 9, true, 0, 0, none, {{4, 0}}}}, "bytes: expected 1 to "},
+      {{{"w", 9, false, 0, 0, none, {{0, 4}}}}, "parts are of a push_pull in flight"},
       {{{"w", 1, false, 0, 0, none}, {"v", 1, false, 0, 0, none}}, "entries are ordered by name"},
       {{{"w", 1, false, 0, 0, none}, {"w", 1, false, 0, 0, none}}, "entries are ordered by name"},
       {{{std::string(kMaxNameBytes + 1, 'w'), 1, false, 0, 0, none}}, nullptr},
@@ -403,8 +437,10 @@ class Programs {
     Ledger ledger;
     int step = 1;
     uint32_t next_call = 0;
-    bool has_refused = false;                   // since its last table
-    std::map<std::string, uint64_t> in_flight;  // step of the push_pull
+    bool has_refused = false;                       // since its last table
+    std::map<std::string, uint64_t> in_flight;      // step of the push_pull
+    std::map<std::string, Ledger::Values> landing;  // memory of its result
+    std::map<std::string, std::string> submitted;   // name of the node's push_pull for it
     std::map<std::string, std::map<uint64_t, Outcome>> outcomes;
   };
 
@@ -439,6 +475,7 @@ class Programs {
     ++worker.next_call;
     if (worker.ledger.start(name, step)) return note(member, name, {});
     worker.in_flight[name] = step;
+    worker.landing[name] = values_of(0);
     if (!is_frozen_) contribute(member, name, step);
   }
   uint64_t round_of(uint32_t member, const std::string& name) const {
@@ -466,36 +503,60 @@ class Programs {
     nodes_[name].failed.insert(begin_in_node(member, name, step));
   }
   void contribute(uint32_t member, const std::string& name, uint64_t step) {
-    const uint64_t round = begin_in_node(member, name, step);
-    NodeRounds& rounds = nodes_[name];
+    const std::string what = node_name(member, name);
+    workers_[member].submitted[name] = what;
+    const uint64_t round = begin_in_node(member, what, what == name ? step : 0);
+    NodeRounds& rounds = nodes_[what];
     auto& contributions = rounds.contributions[round];
     contributions[member] = round_of(member, name);
     if (rounds.failed.contains(round) || contributions.size() < living_.size()) return;
     for (const auto& [other, epoch_round] : contributions)
       ASSERT_EQ(epoch_round, contributions.begin()->second) << "rounds of '" << name << "' are mixed up";
-    rounds.results[round] = ++last_content_;
+    rounds.results[round] = ++last_content_ * 0x0101010101010101u;  // so that all parts of it differ
+  }
+  // The push_pull of a node for what a member lacks of a result: the whole, or the rest.
+  std::string node_name(uint32_t member, const std::string& name) {
+    const ByteRanges rest = gaps(workers_[member].ledger.parts(name), sizeof(uint64_t));
+    return rest == ByteRanges{{0, sizeof(uint64_t)}} ? name : name + rest_of(rest);
+  }
+  static std::string rest_of(const ByteRanges& rest) {
+    std::string text;
+    for (const auto& [offset, bytes] : rest)
+      text += " " + std::to_string(offset) + "+" + std::to_string(bytes);
+    return text;
+  }
+  // A node has summed this part.
+  void land(uint32_t member, const std::string& name, const ByteRange& part, uint64_t content) {
+    Worker& worker = workers_[member];
+    std::memcpy(worker.landing[name].get() + part.offset,
+                reinterpret_cast<const std::byte*>(&content) + part.offset, part.bytes);
+    worker.ledger.add_part(name, part);
   }
   void deliver(uint32_t member) {
     Worker& worker = workers_[member];
     if (worker.in_flight.empty()) return;
     const std::string name = std::next(worker.in_flight.begin(), below(worker.in_flight.size()))->first;
-    const NodeRounds& rounds = nodes_[name];
+    const NodeRounds& rounds = nodes_[worker.submitted[name]];
     const auto last = rounds.last.find(member);
     if (last == rounds.last.end()) return;
     const auto result = rounds.results.find(last->second);
     if (result != rounds.results.end()) {
-      finish(member, name, values_of(result->second));
+      const ByteRange rest = gaps(worker.ledger.parts(name), sizeof(uint64_t)).front();
+      const uint64_t skipped = below(2) * below(rest.bytes);
+      land(member, name, {rest.offset + skipped, 1 + below(rest.bytes - skipped)}, result->second);
+      finish_if_complete(member, name);
     } else if (rounds.failed.contains(last->second)) {
       worker.ledger.fail(name, aborted("a node has failed it"));
       worker.in_flight.erase(name);
       note(member, name, {});
     }
   }
-  void finish(uint32_t member, const std::string& name, const Ledger::Values& values) {
+  void finish_if_complete(uint32_t member, const std::string& name) {
     Worker& worker = workers_[member];
-    worker.ledger.finish(name, values, sizeof(uint64_t));
+    if (!gaps(worker.ledger.parts(name), sizeof(uint64_t)).empty()) return;
+    worker.ledger.finish(name, worker.landing[name], sizeof(uint64_t));
     worker.in_flight.erase(name);
-    note(member, name, {true, content_of(values)});
+    note(member, name, {true, content_of(worker.landing[name])});
   }
   // As at a commit, which all reach with nothing in flight.
   void release_if_possible() {
@@ -539,13 +600,17 @@ class Programs {
   }
   void finish_recovery(uint32_t rank, const Reconciliation& reconciliation) {
     const uint32_t member = living_[rank];
-    for (const auto& [name, round, bytes, holder, to] : reconciliation.transfers) {
+    std::set<std::string> received;
+    for (const auto& [name, round, part, holder, to] : reconciliation.transfers) {
       if (std::ranges::find(to, rank) == to.end()) continue;
-      const Ledger::Values values = workers_[living_[holder]].ledger.held(name, round);
-      ASSERT_NE(values, nullptr);
+      Worker& sender = workers_[living_[holder]];
+      Ledger::Values values = sender.ledger.held(name, round);
+      if (!values) values = sender.landing.at(name);
       ASSERT_EQ(round, round_of(member, name));
-      finish(member, name, values);
+      land(member, name, part, content_of(values));
+      received.insert(name);
     }
+    for (const std::string& name : received) finish_if_complete(member, name);
     for (const auto& [name, why] : workers_[member].ledger.apply(reconciliation.failures)) {
       ASSERT_EQ(workers_[member].in_flight.erase(name), 1u);
       note(member, name, {});
