@@ -335,6 +335,9 @@ class ElasticNode(JobNode):
             InvalidArgumentError: push_pulls are in flight.
         """
 
+    def note_state(self) -> None:
+        """This process has the state of the training. A job of which nobody has it cannot go on."""
+
     def members(self) -> list[int]:
         """Returns the numbers of the members whose contributions are in sums that complete now."""
 

@@ -17,6 +17,7 @@ from byteps.runtime import (
     init,
     is_initialized,
     leave_others,
+    note_state,
     shutdown,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "failure",
     "is_elastic",
     "leave_when_told",
+    "note_state",
 ]
 
 log = logging.getLogger("byteps")
@@ -46,6 +48,8 @@ class Change(NamedTuple):
 def change_at_commit() -> Change | None:
     """Enters the new membership if there is one. Collective: all ranks call it equally often.
 
+    This process has the state of the training (`note_state`).
+
     Returns:
         None: nothing has changed. Otherwise this process has entered the new membership within this
         call: `rank` and `size` are the new ones.
@@ -54,6 +58,11 @@ def change_at_commit() -> Change | None:
         NotInitializedError: there is no job.
         SystemExit: this process was told to end (`leave_when_told`), and has left the others.
     """
+    note_state()
+    return _change()
+
+
+def _change() -> Change | None:
     is_entered, has_newcomers = commit()
     if _told_to_end.is_set():
         log.warning("SIGTERM: this worker leaves after its step; the others go on")
@@ -70,7 +79,7 @@ def await_change() -> None:
     Raises:
         PeerLostError: there is no coordinator, so they do not change any more.
     """
-    while change_at_commit() is None:
+    while _change() is None:
         if why := coordinator_failure():
             raise PeerLostError(why)
         time.sleep(_PAUSE_S)

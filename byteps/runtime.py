@@ -263,6 +263,13 @@ def commit() -> tuple[bool, bool]:
     return _process.commit()
 
 
+def note_state() -> None:
+    """This process has the state of the training: an elastic job can go on with it alone."""
+    node = current_job().node
+    if isinstance(node, _core.ElasticNode):
+        node.note_state()
+
+
 def coordinator_failure() -> str:
     """Returns why an elastic job has no coordinator any more, or ""; for `byteps.membership`."""
     node = current_job().node

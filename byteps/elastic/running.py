@@ -64,6 +64,7 @@ def run_fn(func: Callable[Concatenate[S, P], R], reset: Callable[[], object]) ->
         while True:
             try:
                 sync()
+                membership.note_state()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:
                 has_failed, sync = False, state.sync_after_loss if interrupt.skip_sync else state.sync

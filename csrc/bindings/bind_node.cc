@@ -254,6 +254,7 @@ void bind_node(py::module_& module) {
                  value_or_throw(without_gil([&] { return node.commit(keep_waiting_unless_signalled()); }));
              return py::make_tuple(change.is_entered, change.has_newcomers);
            })
+      .def("note_state", &ElasticNode::note_state)
       .def("members", &ElasticNode::members)
       .def("coordinator_failure",
            [](const ElasticNode& node) { return node.coordinator_failure().message(); })

@@ -72,6 +72,10 @@ Status AsyncElasticNode::on_coordinator(const protocol::Control& message) {
   return Status::ok();
 }
 
+void AsyncElasticNode::note_state() {
+  loop_->post([this] { has_state_ = true; });
+}
+
 void AsyncElasticNode::commit(UniqueFunction<void(Result<Change>)> done) {
   loop_->post([this, done = std::move(done)]() mutable {
     Status status;
@@ -110,7 +114,6 @@ void AsyncElasticNode::send_flags() {
 void AsyncElasticNode::on_flags(const Status& status) {
   wait_ = Wait::kNothing;
   if (!status.is_ok()) return finish_commit(status);
-  has_state_ = true;
   {
     MutexLock lock(mutex_);
     ledger_.release(commit_mark_);

@@ -86,6 +86,8 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   worker::HandleTable& handles() { return *handles_; }
   // `done`: when all ranks have called it as often. One at a time.
   void barrier(worker::OnDone done);
+  // This process has the state of the training. Those that are there when the job begins have it.
+  void note_state();
   // All ranks call it equally often. `done` is called on the loop or within this call, and gets
   // kInvalidArgument if push_pulls are in flight.
   void commit(UniqueFunction<void(Result<Change>)> done);
@@ -203,7 +205,7 @@ class AsyncElasticNode : public cluster::CoordinatorEvents {
   uint32_t entering_ = 0;                       // epoch that others have entered; 0: none
   bool is_drained_ = true;                      // there is no present generation, or nothing of it runs
   bool is_exchanging_ = false;                  // with the members of recovering_
-  bool has_state_ = false;  // of the training: it was there when the job began, or has made a step
+  bool has_state_ = false;
   uint32_t missing_ = 0;
   Wait wait_ = Wait::kNothing;
   UniqueFunction<void(Result<Change>)> commit_done_;

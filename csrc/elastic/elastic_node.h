@@ -25,6 +25,7 @@ class ElasticNode final : public node::JobNode {
                                                      const KeepWaiting& keep_waiting);
   ~ElasticNode() override { shut_down({}, false); }
 
+  void note_state() { node_.note_state(); }
   // As AsyncElasticNode::commit.
   Result<Change> commit(const KeepWaiting& keep_waiting);
   // Members of the present generation, by number of the member: those whose contributions a sum has

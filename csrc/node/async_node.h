@@ -190,6 +190,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Deadline and grace period of a step of leaving that begins now.
   TimeUs leave_deadline_us() const;
   GracePeriod leave_grace_period() const;
+  void leave_roles(const std::string& cause, const std::string& after);
   // Stays in the job for a while, as others may need results that this rank holds.
   void linger();
 

@@ -26,14 +26,19 @@ GracePeriod AsyncNode::leave_grace_period() const {
   return {leave_deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0};
 }
 
-// The first step tells the other nodes; connections that this node closes after that are not
-// reported, and waits for it fail at once.
 void AsyncNode::leave(const std::string& cause, const std::string& after) {
   {
     MutexLock lock(mutex_);
     leaving_ = true;
   }
   if (!control_loop_) return left_.reach();
+  // On the loop, which may just be creating the roles.
+  control_loop_->post([this, cause, after] { leave_roles(cause, after); });
+}
+
+// The first step tells the other nodes; connections that this node closes after that are not
+// reported, and waits for it fail at once.
+void AsyncNode::leave_roles(const std::string& cause, const std::string& after) {
   std::deque<StepSequence::Step> steps;
   if (client_ && !cause.empty()) {
     steps.emplace_back([this, cause](Done done) {

@@ -199,6 +199,10 @@ void AsyncNode::on_probe_start(const protocol::ProbeStart& start) {
 }
 
 void AsyncNode::on_started(const protocol::Roster& roster) {
+  {
+    MutexLock lock(mutex_);
+    if (leaving_ || !failure_.is_ok()) return;  // its roles are leaving already, those that there are
+  }
   roster_ = roster;
   self_ = roster.nodes[roster.self];
   name_process(self_.rank);

@@ -53,6 +53,7 @@ void ElasticProgram::get_state() {
         if (root_is_lost) return await_new_ranks();
         if (!status.is_ok()) return end(status.with_context("broadcast of the state"));
         step_ = (*state_)[0];
+        process_.member()->note_state();
         make_step();
       });
 }

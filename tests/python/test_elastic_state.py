@@ -43,6 +43,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(membership, "change_at_commit", played.change_at_commit)
     monkeypatch.setattr(membership, "enter_again", played.enter_again)
     monkeypatch.setattr(membership, "failure", lambda: played.failure)
+    monkeypatch.setattr(membership, "note_state", lambda: None)
     return played
 
 

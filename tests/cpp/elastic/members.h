@@ -29,16 +29,23 @@ struct MembersOptions {
   double timeout_s = 5;
 };
 
-// The sums that members have got: by step and tensor, all must get the same.
+// A result: its first element's sum; other parts of a large tensor may be of another generation.
+struct Sum {
+  int64_t first = 0;
+  size_t hash = 0;  // of all elements
+  auto operator<=>(const Sum&) const = default;
+};
+
+// The results that members have got: by step and tensor, all must get the same.
 class Sums {
  public:
-  void note(int64_t step, size_t tensor, int64_t sum);
-  // The sums of this tensor, by step.
-  std::map<int64_t, std::set<int64_t>> of(size_t tensor);
+  void note(int64_t step, size_t tensor, const Sum& sum);
+  // The results of this tensor, by step.
+  std::map<int64_t, std::set<Sum>> of(size_t tensor);
 
  private:
   Mutex mutex_;
-  std::map<std::pair<int64_t, size_t>, std::set<int64_t>> sums_ BPS_GUARDED_BY(mutex_);
+  std::map<std::pair<int64_t, size_t>, std::set<Sum>> sums_ BPS_GUARDED_BY(mutex_);
 };
 
 class Member {
@@ -53,7 +60,7 @@ class Member {
   int rank() const { return node_->rank(); }
   int size() const { return node_->size(); }
   bool has_started() { return node_->started().is_reached(); }
-  bool has_state() const { return has_state_; }  // of the training: it has made a step
+  bool has_state() const { return has_state_; }  // of the training, and all know it: it has made a step
   int64_t num_entered() const { return entered_; }
   AsyncElasticNode& node() { return *node_; }
   // The thread stops after this step until the next call.
@@ -63,7 +70,7 @@ class Member {
   void leave_after(int64_t step) { leave_after_ = step; }
 
  private:
-  static constexpr std::array<size_t, 3> kElements = {1, 1000, 60'000};  // the last one is copied by a thread
+  static constexpr std::array<size_t, 3> kElements = {1, 1000, 60'000};  // the last one has parts
 
   Status train(int64_t last);
   Status make_step();
