@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+import zlib
 
 import numpy as np
 
@@ -31,8 +32,8 @@ def train(state: elastic.ObjectState) -> None:
             for size in SIZES
         ]
         sums = [byteps.synchronize(handle) for handle in handles]
-        assert all((each == each[0]).all() for each in sums), "parts of different sums"
-        print(f"step {state.step} sums", *(each[0] for each in sums), flush=True)
+        assert all((each >> number & 1).all() for each in sums), "a sum without the own contribution"
+        print(f"step {state.step} sums", *(f"{each[0]}+{zlib.crc32(each)}" for each in sums), flush=True)
         state.step += 1
         time.sleep(pause_s)
         state.commit()
