@@ -39,7 +39,7 @@ __all__ = ["STARTED", "Config", "process_environment"]
 
 log = logging.getLogger("byteps")
 
-STARTED = ".started"  # added to BYTEPS_ERROR_FILE: a file that a server makes when its job has started
+STARTED = ".started"  # added to BYTEPS_ERROR_FILE: a file that a process makes when it takes part in its job
 _MAX_RANKS = 1 << 14
 _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}

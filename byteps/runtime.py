@@ -12,9 +12,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from byteps import _core
-from byteps.config import Config, process_environment
+from byteps.config import STARTED, Config, process_environment
 from byteps.ending import Ending, on_its_way
 from byteps.errors import InvalidArgumentError, NotInitializedError
 from byteps.in_flight import InFlight
@@ -105,8 +106,12 @@ class Job:
 def _join(config: Config) -> Node:
     if config.is_single_process:
         return LocalNode()
-    join = _core.ElasticNode if config.elastic else _core.Node
-    return join(config.to_node_config())
+    if not config.elastic:
+        return _core.Node(config.to_node_config())
+    node = _core.ElasticNode(config.to_node_config())
+    if config.error_file:
+        Path(config.error_file + STARTED).touch()  # for bpslaunch
+    return node
 
 
 class _Process:

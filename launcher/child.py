@@ -19,6 +19,7 @@ from .report import Report, read_report
 from .topology import Cpus, bound_to
 
 STDOUT, STDERR = 1, 2
+OVER = b"over\n"  # on the standard input of a bpslaunch: the job is over
 _KILLED = 128  # exit codes above are those of processes that a signal has killed
 Copies = dict[int, IO[bytes]]
 
@@ -39,6 +40,8 @@ class Command:
     judges: bool = False  # the coordinator of an elastic job: if it fails, the job has failed, unless it was killed
     restarts: int = 0  # of the process, before this one
     copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> log file
+    # Standard input, which stays open until the process is to end; None: it has none.
+    stdin: bytes | None = field(default=None, repr=False)
 
     def again(self) -> Command:
         """Returns the command of a process that takes the place of this one, which was lost."""
@@ -95,7 +98,7 @@ class Child:
             self._process = subprocess.Popen(
                 list(command.argv),
                 env=dict(command.env),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -105,6 +108,9 @@ class Child:
             )
         for fd in command.pass_fds:
             os.close(fd)
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(command.stdin or b"")
         self.pid = self._process.pid
         self.streams = [
             self._stream(console, fd, pipe, index, (copies or {}).get(fd))
@@ -150,21 +156,47 @@ class Child:
         `now`: time.time().
         """
         self._signal(signal.SIGKILL)
+        self._close_stdin()
         for stream in self.streams:
             stream.finish()
         self._process.wait()
         self.ended_at = now
-        if path := self.command.env.get("BYTEPS_ERROR_FILE"):
-            self.report = read_report(Path(path))
-            # A server that was started again may also come too late.
-            may_be_lost = self.command.restarts > 0 or Path(path + STARTED).exists()
-            may_be_lost = self.command.is_elastic or (self.command.may_be_lost and may_be_lost)
-            has_judged = self.command.judges and self.exit_code < _KILLED
-            self.is_lost = may_be_lost and self.exit_code != 0 and not has_judged
+        path = self.command.env.get("BYTEPS_ERROR_FILE")
+        self.report = read_report(Path(path)) if path else None
+        # A server that was started again may also come too late.
+        has_started = self.command.restarts > 0 or self.has_started()
+        may_be_lost = self.command.is_elastic or (self.command.may_be_lost and has_started)
+        has_judged = self.command.judges and self.exit_code < _KILLED
+        self.is_lost = may_be_lost and self.exit_code != 0 and not has_judged
+
+    def has_started(self) -> bool:
+        """Whether it takes part in the job, or has done so."""
+        path = self.command.env.get("BYTEPS_ERROR_FILE")
+        return path is not None and Path(path + STARTED).exists()
+
+    def say_over(self) -> None:
+        """The job is over: what has not started must not wait for it."""
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.closed:
+            with suppress(BrokenPipeError):
+                stdin.write(OVER)
+        elif self.command.is_elastic and not self.has_started():
+            self.send(signal.SIGTERM)
 
     def send(self, number: signal.Signals) -> None:
+        """Sends a signal. A process with standard input is told to end by its end, the first time."""
         self.was_told_to_end = True
-        self._signal(number)
+        if not self._close_stdin() or number == signal.SIGKILL:
+            self._signal(number)
+
+    def _close_stdin(self) -> bool:
+        """Returns whether it was open."""
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            return False
+        with suppress(BrokenPipeError):
+            stdin.close()
+        return True
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):  # the session has no process

@@ -16,6 +16,7 @@ from byteps.config import Config
 from byteps.errors import InvalidArgumentError
 
 from .child import STDERR, STDOUT, Command
+from .discovery import remote_command
 from .options import LauncherOptions
 from .topology import Machine, share_cores, threads_of
 
@@ -52,7 +53,10 @@ def make_job(options: LauncherOptions, environ: Environ) -> Job:
         InvalidArgumentError: invalid flags or environment, or the scheduler's port is not free.
     """
     env = {**environ, "PYTHONUNBUFFERED": "1"}
-    if options.secret_file is not None:
+    if options.is_remote:
+        env.pop("BYTEPS_SECRET_FILE", None)
+        env["BYTEPS_SECRET"] = sys.stdin.readline().strip()
+    elif options.secret_file is not None:
         env.pop("BYTEPS_SECRET", None)
         env["BYTEPS_SECRET_FILE"] = str(options.secret_file.absolute())
     local_size = options.nproc_per_node or _local_size(environ)
@@ -127,6 +131,8 @@ def _elastic_commands(job: Job, options: LauncherOptions, machine: Machine, fold
             judges=True,
             copies=_copies(job, options, "coordinator", every),
         )
+    if options.host_discovery_script is not None:
+        return
     cpus = share_cores(machine, job.local_size) if job.config.numa_on else [None] * job.local_size
     first = (options.node_rank or 0) * job.local_size
     for local_rank in range(job.local_size):
@@ -139,6 +145,36 @@ def _elastic_commands(job: Job, options: LauncherOptions, machine: Machine, fold
             is_elastic=True,
             copies=_copies(job, options, label, options.tee.get(local_rank, every)),
         )
+
+
+def workers_of_host(job: Job, options: LauncherOptions, host: str, slots: int, number: int) -> Command:
+    """Returns the command that starts `slots` workers on a host, the `number`-th one of the job."""
+    config = job.config
+    flags = [
+        "--started-remotely",
+        f"--nproc-per-node={slots}",
+        f"--min-workers={config.min_workers}",
+        *([f"--max-workers={config.max_workers}"] if config.max_workers else []),
+        f"--max-restarts={options.max_restarts}",
+        f"--node-rank={number}",
+        f"--master-addr={config.scheduler_host}",
+        f"--master-port={config.scheduler_ports[0]}",
+    ]
+    env = {**job.env, "BYTEPS_JOB_ID": config.job_id}
+    shell = () if host in _names_of_this_machine(config) else options.remote_shell
+    return Command(
+        label=host,
+        argv=remote_command(shell, host, flags, options.command, env),
+        env=env,
+        stdin=config.secret.encode() + b"\n",
+        is_elastic=True,
+        may_restart=False,
+        copies=_copies(job, options, host, options.tee.get(None, 0)),
+    )
+
+
+def _names_of_this_machine(config: Config) -> set[str]:
+    return {"localhost", _LOOPBACK, "::1", socket.gethostname(), config.scheduler_host}
 
 
 def with_threads(job: Job, machine: Machine) -> Job:
@@ -247,6 +283,8 @@ def _elastic_job(options: LauncherOptions, env: dict[str, str], local_size: int)
 
 def _initial_workers(options: LauncherOptions, started: int) -> int:
     """Returns the number of workers that the job waits for at its start."""
+    if options.host_discovery_script is not None or options.is_remote:
+        return options.min_workers or 1
     return max(options.min_workers or 1, min(started, options.max_workers or started))
 
 

@@ -7,13 +7,15 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from byteps.config import process_environment
 from byteps.detect import detect
 from byteps.errors import InvalidArgumentError
 
-from .job import SERVER, commands_of, make_job, processes_for, with_threads
+from .discovery import Discovery, HostScript
+from .job import SERVER, Job, commands_of, make_job, processes_for, with_threads, workers_of_host
 from .options import AUTO, LauncherOptions, parse_options
 from .output import Console
 from .process import GracePeriods, ProcessGroup
@@ -68,7 +70,23 @@ def _launch(options: LauncherOptions, environ: dict[str, str], console: Console)
     folder = Path(tempfile.mkdtemp(prefix="bpslaunch-"))
     commands = list(commands_of(job, options, machine, folder))
     grace = GracePeriods(to_stop=job.config.grace_s, of_stopped=job.config.timeout_s)
-    return ProcessGroup(commands, console, grace, folder, options.max_restarts).run()
+    group = ProcessGroup(
+        commands,
+        console,
+        grace,
+        folder,
+        options.max_restarts,
+        _discovery(options, job, console),
+        ends_with_stdin=options.is_remote,
+    )
+    return group.run()
+
+
+def _discovery(options: LauncherOptions, job: Job, console: Console) -> Discovery | None:
+    if options.host_discovery_script is None:
+        return None
+    script = HostScript([str(Path(options.host_discovery_script).absolute())], options.nproc_per_node or 1)
+    return Discovery(script, partial(workers_of_host, job, options), console.say, options.max_restarts)
 
 
 def warn_of_outer_launcher(options: LauncherOptions, environ: Mapping[str, str], console: Console) -> None:

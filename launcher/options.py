@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ class LauncherOptions:
     min_workers: int | None
     max_workers: int | None  # 0: no limit
     max_restarts: int
+    host_discovery_script: str | None
+    remote_shell: tuple[str, ...]
+    is_remote: bool  # started by a bpslaunch that follows a --host-discovery-script
     master_addr: str | None
     master_port: int | None
     secret_file: Path | None
@@ -69,6 +73,9 @@ def parse_options(argv: Sequence[str]) -> LauncherOptions:
         min_workers=min_workers,
         max_workers=max_workers,
         max_restarts=given.max_restarts,
+        host_discovery_script=given.host_discovery_script,
+        remote_shell=tuple(shlex.split(given.remote_shell)),
+        is_remote=given.started_remotely,
         master_addr=given.master_addr,
         master_port=given.master_port,
         secret_file=given.secret_file,
@@ -137,6 +144,20 @@ def _parser() -> argparse.ArgumentParser:
         help="how often bpslaunch starts lost servers of this machine again, and lost workers of an elastic job, in "
         "all (3)",
     )
+    flag(
+        "host-discovery-script",
+        metavar="FILE",
+        help="program that prints the machines of an elastic job, HOST or HOST:SLOTS a line (SLOTS: --nproc-per-node); "
+        "bpslaunch runs it each second, starts workers on machines that come, and ends those on machines that go",
+    )
+    flag(
+        "remote-shell",
+        metavar="COMMAND",
+        default="ssh -o BatchMode=yes",
+        help="how --host-discovery-script starts a command on another machine: COMMAND HOST TEXT "
+        "(ssh -o BatchMode=yes)",
+    )
+    parser.add_argument("--started-remotely", action="store_true", help=argparse.SUPPRESS)
     flag("master-addr", metavar="HOST", help="address of machine 0, which runs the scheduler (127.0.0.1)")
     flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free port)")
     flag(
@@ -193,7 +214,9 @@ def _sizes(given: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     """Returns the number of machines, and the least and the largest number of workers of an elastic job."""
     nnodes, most_nodes = given.nnodes or (None, None)
     least, most = given.min_workers, given.max_workers
-    if most_nodes is None and least is None and most is None:
+    if given.host_discovery_script is not None:
+        _check_discovery(given, parser)
+    elif most_nodes is None and least is None and most is None:
         return nnodes, None, None
     if most_nodes is not None and given.nproc_per_node in {None, AUTO} and (least is None or most is None):
         parser.error("--nnodes MIN:MAX needs a number for --nproc-per-node, or --min-workers and --max-workers")
@@ -207,6 +230,20 @@ def _sizes(given: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     if given.servers:
         parser.error("--servers: elastic jobs have no servers yet: their workers sum")
     return nnodes, least, most
+
+
+def _check_discovery(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    for name in ("nnodes", "node_rank"):
+        if getattr(given, name) is not None:
+            parser.error(
+                f"--host-discovery-script: the script names the machines; expected no --{name.replace('_', '-')}"
+            )
+    if given.master_addr is None:
+        parser.error(
+            "--host-discovery-script needs --master-addr: an address of this machine that the others can reach"
+        )
+    if given.nproc_per_node == AUTO:
+        parser.error("--host-discovery-script: expected a number for --nproc-per-node, or HOST:SLOTS in the output")
 
 
 def _processes(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from byteps.errors import InvalidArgumentError
 
-from .child import STDERR, STDOUT, Child, Command, Copies
+from .child import OVER, STDERR, STDOUT, Child, Command, Copies
+from .discovery import Discovery
 from .guard import Guard
 from .output import Console, Stream
 from .verdict import first_failure, name_of, verdict
@@ -22,6 +24,8 @@ __all__ = ["STDERR", "STDOUT", "Command", "GracePeriods", "ProcessGroup"]
 
 _GIVE_UP_S = 10.0  # time after SIGKILL until the launcher gives up
 _CHECKS_PER_TIMEOUT = 4
+_CANNOT_START = 127  # exit code, as in a shell
+_STDIN = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +49,24 @@ class ProcessGroup:
         grace: GracePeriods = GracePeriods(),
         folder: Path | None = None,
         max_restarts: int = 0,
+        discovery: Discovery | None = None,
+        *,
+        ends_with_stdin: bool = False,
     ) -> None:
         """Creates a group that has not started.
 
         `folder` is removed at the end, also if the launcher is killed. `max_restarts`: how often a
-        server, or a worker of an elastic job, that is lost is started again, in all.
+        server, or a worker of an elastic job, that is lost is started again, in all. `discovery`:
+        where workers come from, besides `commands`. `ends_with_stdin`: the end of standard input
+        stops the group, like SIGTERM.
         """
         self._commands = commands
         self._console = console
         self._grace = grace
         self._folder = folder
         self._restarts_left = max_restarts
+        self._discovery = discovery
+        self._ends_with_stdin = ends_with_stdin
         self._copies: list[Copies] = []
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
@@ -79,6 +90,8 @@ class ProcessGroup:
         """
         with Guard(self._folder) as guard, SignalWakeup() as wakeup, self._selector:
             self._selector.register(wakeup.fileno(), selectors.EVENT_READ, None)
+            if self._ends_with_stdin:
+                self._selector.register(_STDIN, selectors.EVENT_READ, None)
             self._copies = self._open_copies()
             try:
                 for index, command in enumerate(self._commands):
@@ -86,7 +99,10 @@ class ProcessGroup:
                 while any(child.is_running for child in self._children) and not self._gave_up():
                     self._wait(wakeup)
                     self._reap(guard)
+                    self._follow_discovery(guard)
             finally:
+                if self._discovery is not None:
+                    self._discovery.close()
                 for child in self._children:
                     if child.is_running:
                         child.send(signal.SIGKILL)
@@ -127,10 +143,34 @@ class ProcessGroup:
             self._restarts_left -= 1
             self._console.say(f"{command.label} starts again; restarts left: {self._restarts_left}")
 
+    def _follow_discovery(self, guard: Guard) -> None:
+        if self._discovery is None or self._is_stopping or self._is_finished():
+            return
+        commands, leavers = self._discovery.step(time.monotonic())
+        for command in commands:
+            self._console.say(f"{command.label}: starts workers")
+            try:
+                copies = command.open_copies()
+                self._copies.append(copies)
+                self._start(command, len(self._children), copies, guard)
+            except (InvalidArgumentError, OSError) as error:
+                self._console.say(f"{command.label}: cannot start workers: {error}")
+                self._discovery.on_end(command.label, _CANNOT_START, time.monotonic())
+        for child in self._children:
+            if child.is_running and not child.was_told_to_end and child.command.label in leavers:
+                self._console.say(f"{child.command.label}: its workers leave")
+                child.send(signal.SIGTERM)
+
+    def _is_finished(self) -> bool:
+        """Whether a worker has finished its program."""
+        return any(not c.is_running and c.exit_code == 0 and not c.command.is_server for c in self._children)
+
     def _wait(self, wakeup: SignalWakeup) -> None:
         for key, _ in self._selector.select(self._time_to_wait()):
             stream: Stream | None = key.data
-            if stream is not None:
+            if key.fd == _STDIN:
+                self._on_stdin(os.read(_STDIN, 4096))
+            elif stream is not None:
                 if stream.read() == 0:  # end-of-file
                     self._selector.unregister(stream.pipe)
             else:
@@ -143,10 +183,26 @@ class ProcessGroup:
         if self._watches_stopped():
             self._check_stopped()
 
+    def _on_stdin(self, said: bytes) -> None:
+        if not said:
+            self._selector.unregister(_STDIN)
+            self._on_signal(signal.SIGTERM)
+        elif OVER in said:
+            self._say_over()
+
+    def _say_over(self) -> None:
+        for child in self._children:
+            if child.is_running:
+                child.say_over()
+
     def _time_to_wait(self) -> float | None:
         if self._steps:
             return max(self._steps[0][0] - time.monotonic(), 0)
-        return self._grace.of_stopped / _CHECKS_PER_TIMEOUT if self._watches_stopped() else None
+        times = [self._grace.of_stopped / _CHECKS_PER_TIMEOUT] if self._watches_stopped() else []
+        if self._discovery is not None and not self._is_stopping:
+            now = time.monotonic()
+            times.append(max(self._discovery.next_at(now) - now, 0))
+        return min(times, default=None)
 
     def _gave_up(self) -> bool:
         return bool(self._steps) and self._steps[0][1] is None and self._steps[0][0] <= time.monotonic()
@@ -195,17 +251,35 @@ class ProcessGroup:
                     self._selector.unregister(stream.pipe)
             child.reap(now)
             guard.release(child.pid)
-        lost = [child for child in ended if child.is_lost]
-        for child in lost:
-            if self._is_stopping:
-                continue
-            self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
-            if self._may_start_again(child):
-                self._start_again(child, guard)
-        if any(child.exit_code != 0 for child in ended if child not in lost) or self._all_workers_are_lost():
+        for child in ended:
+            if child.is_lost and not self._is_stopping:
+                self._on_lost(child, guard)
+        self._tell_of(ended)
+        if any(child.exit_code != 0 and not child.is_lost for child in ended) or self._all_workers_are_lost():
             self._on_failure()
-        elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):
+        elif self._is_at_end(ended) and not self._steps:
             self._schedule((self._grace.to_leave, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))
+
+    def _on_lost(self, child: Child, guard: Guard) -> None:
+        if child.was_told_to_end:
+            self._console.say(f"{child.command.label}: its workers have left")
+            return
+        self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
+        if self._may_start_again(child):
+            self._start_again(child, guard)
+
+    def _tell_of(self, ended: Sequence[Child]) -> None:
+        if any(child.command.judges and child.exit_code == 0 for child in ended):
+            self._say_over()
+        if self._discovery is not None and not self._is_stopping:
+            for child in ended:
+                if not child.command.is_server:
+                    self._discovery.on_end(child.command.label, child.exit_code, time.monotonic())
+
+    def _is_at_end(self, ended: Sequence[Child]) -> bool:
+        """Whether workers have ended, and no other runs or will run."""
+        have_ended = self._is_finished() if self._discovery is not None else bool(ended)
+        return have_ended and not any(c.is_running and not c.command.is_server for c in self._children)
 
     def _may_start_again(self, lost: Child) -> bool:
         """Not if the job is over: no worker runs, or one has finished its program."""
@@ -215,6 +289,8 @@ class ProcessGroup:
         return goes_on and lost.command.may_restart and self._restarts_left > 0
 
     def _all_workers_are_lost(self) -> bool:
+        if self._discovery is not None:  # others may come; if none does, the coordinator ends the job
+            return False
         workers = [child for child in self._children if not child.command.is_server]
         return all(not worker.is_running and worker.is_lost for worker in workers)
 
