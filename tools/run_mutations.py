@@ -31,11 +31,14 @@ TEST_PROGRAMS = (
     "summation_test",
     "worker_test",
     "cluster_test",
+    "elastic_test",
     "node_test",
     "sim_test",
     "transport_test",
 )
 COPIED = ("CMakeLists.txt", "cmake", "csrc", "tests/cpp", "tests/played_cuda")
+# Files of elastic jobs, whose faults are looked for by the simulator's elastic jobs.
+ELASTIC = re.compile(r"csrc/(elastic/|cluster/coordinator|protocol/(ledger|coordinator|elastic|byte_ranges))")
 CONTEXT = "-C1"  # lines around a change that have to match
 BUILD_LIMIT_S = 3600
 # Of transports, faults are planted in transport/resume only; tests of others map more than is allowed.
@@ -56,6 +59,7 @@ class Row:
     fault: str
     by_seeds: str | None = None
     by_tests: str | None = None
+    is_elastic: bool = False
 
     @property
     def is_found(self) -> bool:
@@ -205,12 +209,13 @@ def run(command: list[str | Path], log: Path, limit_s: float, until: str = "") -
     return Ended(code, beginning_of(log))
 
 
-def found_by_seeds(tree: Tree, options: argparse.Namespace) -> str:
+def found_by_seeds(tree: Tree, options: argparse.Namespace, *, is_elastic: bool) -> str:
     """The first seed that fails, or another sign of the fault; empty if there is none."""
     command: list[str | Path] = [tree.program(SIMULATOR), "--seeds", str(options.seeds), "--jobs", str(options.jobs)]
+    command += ["--elastic"] if is_elastic else []
     ended = run(command, tree.log, options.seeds_limit, until="replay: ")
     if failed := re.search(r"^replay: .*--seed (\d+)", ended.output, re.MULTILINE):
-        return f"seed {failed[1]}"
+        return f"{'elastic ' if is_elastic else ''}seed {failed[1]}"
     return "" if ended.code == 0 else ended.verdict
 
 
@@ -242,7 +247,7 @@ def found_by_tests(tree: Tree, options: argparse.Namespace) -> str:
 
 def try_out(tree: Tree, options: argparse.Namespace, row: Row) -> Row:
     if not options.skip_seeds:
-        row.by_seeds = found_by_seeds(tree, options)
+        row.by_seeds = found_by_seeds(tree, options, is_elastic=row.is_elastic)
     if not options.skip_tests:
         row.by_tests = found_by_tests(tree, options)
     return row
@@ -294,6 +299,8 @@ def main(arguments: list[str]) -> int:
         tree.build("the tree")
         if not options.skip_intact:
             intact = try_out(tree, options, Row("none", "none"))
+            if not intact.is_found and not options.skip_seeds:
+                intact.by_seeds = found_by_seeds(tree, options, is_elastic=True)
             if intact.is_found:
                 raise CannotTestError(f"the tree fails without a fault: {intact.by_seeds or intact.by_tests}")
             say("the tree without a fault passes")
@@ -302,7 +309,7 @@ def main(arguments: list[str]) -> int:
         return 2
     for patch in patches:
         try:
-            row = Row(patch.stem, fault_of(patch))
+            row = Row(patch.stem, fault_of(patch), is_elastic=ELASTIC.search(patch.read_text()) is not None)
             with tree.patched(patch):
                 tree.build(patch.name)
                 rows.append(try_out(tree, options, row))
