@@ -209,7 +209,7 @@ def run(command: list[str | Path], log: Path, limit_s: float, until: str = "") -
     return Ended(code, beginning_of(log))
 
 
-def found_by_seeds(tree: Tree, options: argparse.Namespace, *, is_elastic: bool) -> str:
+def found_by_seeds(tree: Tree, options: argparse.Namespace, *, is_elastic: bool = False) -> str:
     """The first seed that fails, or another sign of the fault; empty if there is none."""
     command: list[str | Path] = [tree.program(SIMULATOR), "--seeds", str(options.seeds), "--jobs", str(options.jobs)]
     command += ["--elastic"] if is_elastic else []

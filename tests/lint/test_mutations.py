@@ -13,7 +13,7 @@ from support.tool_module import tool_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
-SHELLS = ("csrc/worker/", "csrc/summation/", "csrc/cluster/", "csrc/node/")
+SHELLS = ("csrc/worker/", "csrc/summation/", "csrc/cluster/", "csrc/node/", "csrc/elastic/")
 LEAST_PATCHES, LEAST_IN_SHELLS = 30, 20
 
 

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from byteps.errors import InvalidArgumentError
 from byteps.launcher.child import Command
 from byteps.launcher.discovery import FIRST_PAUSE_S, PERIOD_S, Discovery, HostScript, parse_hosts, remote_command
+
+from byteps.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize(
