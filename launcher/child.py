@@ -184,19 +184,20 @@ class Child:
             self.send(signal.SIGTERM)
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal. A process with standard input is told to end by its end, the first time."""
+        """Sends a signal.
+
+        A process with standard input is told to end by its end: a signal would only reach ssh, and
+        break the connection to what has to end.
+        """
         self.was_told_to_end = True
-        if not self._close_stdin() or number == signal.SIGKILL:
+        self._close_stdin()
+        if self.command.stdin is None or number == signal.SIGKILL:
             self._signal(number)
 
-    def _close_stdin(self) -> bool:
-        """Returns whether it was open."""
-        stdin = self._process.stdin
-        if stdin is None or stdin.closed:
-            return False
-        with suppress(BrokenPipeError):
-            stdin.close()
-        return True
+    def _close_stdin(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):  # the session has no process

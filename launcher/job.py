@@ -166,7 +166,7 @@ def workers_of_host(job: Job, options: LauncherOptions, host: str, slots: int, n
         label=host,
         argv=remote_command(shell, host, flags, options.command, env),
         env=env,
-        stdin=config.secret.encode() + b"\n",
+        stdin=config.secret.encode(errors="surrogateescape") + b"\n",
         is_elastic=True,
         may_restart=False,
         copies=_copies(job, options, host, options.tee.get(None, 0)),

@@ -62,7 +62,7 @@ def _launch(options: LauncherOptions, environ: dict[str, str], console: Console)
         options = replace(options, nproc_per_node=processes_for(environ, machine))
     warn_of_outer_launcher(options, environ, console)
     job = make_job(options, environ)
-    if not environ.get("OMP_NUM_THREADS"):
+    if not environ.get("OMP_NUM_THREADS") and options.host_discovery_script is None:  # each machine has its own
         job = with_threads(job, machine)
         threads, count = job.env["OMP_NUM_THREADS"], job.config.local_size
         if count > 1:

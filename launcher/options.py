@@ -153,9 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     flag(
         "remote-shell",
         metavar="COMMAND",
-        default="ssh -o BatchMode=yes",
+        default="ssh -o BatchMode=yes -o ServerAliveInterval=15",
         help="how --host-discovery-script starts a command on another machine: COMMAND HOST TEXT "
-        "(ssh -o BatchMode=yes)",
+        "(ssh -o BatchMode=yes -o ServerAliveInterval=15)",
     )
     parser.add_argument("--started-remotely", action="store_true", help=argparse.SUPPRESS)
     flag("master-addr", metavar="HOST", help="address of machine 0, which runs the scheduler (127.0.0.1)")

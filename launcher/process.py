@@ -76,6 +76,7 @@ class ProcessGroup:
         # Times and the signals to send then; None: give up.
         self._steps: deque[tuple[float, signal.Signals | None]] = deque()
         self._stopped_since: dict[Child, float] = {}  # filled after the first worker has ended
+        self._leaving_since: dict[Child, float] = {}  # workers of machines that the discovery has given up
 
     def run(self) -> int:
         """Runs the job and returns its exit code.
@@ -144,7 +145,10 @@ class ProcessGroup:
             self._console.say(f"{command.label} starts again; restarts left: {self._restarts_left}")
 
     def _follow_discovery(self, guard: Guard) -> None:
-        if self._discovery is None or self._is_stopping or self._is_finished():
+        if self._discovery is None or self._is_stopping:
+            return
+        self._kill_leaving()
+        if self._is_finished():
             return
         commands, leavers = self._discovery.step(time.monotonic())
         for command in commands:
@@ -159,7 +163,14 @@ class ProcessGroup:
         for child in self._children:
             if child.is_running and not child.was_told_to_end and child.command.label in leavers:
                 self._console.say(f"{child.command.label}: its workers leave")
+                self._leaving_since[child] = time.monotonic()
                 child.send(signal.SIGTERM)
+
+    def _kill_leaving(self) -> None:
+        """Kills what should have left: the machine may be dead."""
+        for child, since in self._leaving_since.items():
+            if child.is_running and time.monotonic() - since >= self._grace.to_stop:
+                child.send(signal.SIGKILL)
 
     def _is_finished(self) -> bool:
         """Whether a worker has finished its program."""

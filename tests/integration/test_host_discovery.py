@@ -15,7 +15,7 @@ from support.cluster import Member, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 
-SSH = '#!/bin/sh\n[ "$1" = unreachable ] && exit 255\nshift\nexec sh -c "$1"\n'
+SSH = '#!/bin/sh\n[ "$1" = unreachable ] && exit 255\n[ "$1" = dead ] && exec sleep 1000\nshift\nexec sh -c "$1"\n'
 PROGRAM_TEXT = """
 import sys, time
 import numpy as np
@@ -56,13 +56,16 @@ class DiscoveredJob:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         (folder / "program.py").write_text(PROGRAM_TEXT)
+        (folder / "job.key").write_text("a secret that all machines share\n")
+        (folder / "job.key").chmod(0o600)
         command = [
             sys.executable, "-m", "byteps.launcher.launch", "--host-discovery-script", folder / "hosts.sh",
             "--remote-shell", folder / "ssh.sh", "--master-addr", "127.0.0.1", "--min-workers", "2",
-            "--max-restarts", "1", "--", sys.executable, folder / "program.py", *map(str, sizes),
+            "--max-restarts", "1", "--secret-file", folder / "job.key", "--", sys.executable, folder / "program.py", *map(str, sizes),
         ]  # fmt: skip
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_"))}
-        self.launcher = Member("bpslaunch", command, env | {"OMP_NUM_THREADS": "1"}, folder)
+        env |= {"OMP_NUM_THREADS": "1", "BYTEPS_GRACE_S": "3"}
+        self.launcher = Member("bpslaunch", command, env, folder)
 
     def write(self, hosts: str) -> None:
         """All at once, because the script may read it at any time."""
@@ -91,15 +94,17 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DiscoveredJo
 def test_machines_come_and_go(job: DiscoveredJob) -> None:
     launcher = job.launcher
     launcher.wait_for("of 3")
-    job.write("one:2\ntwo\nunreachable # for ssh\n")
+    job.write("one:2\ntwo\nunreachable # for ssh\ndead\n")
+    launcher.wait_for("dead: starts workers")
     launcher.wait_for("unreachable: its workers have failed 2 times; it is not used any more")
     command_lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in job.pids()]
     assert command_lines
-    assert not any(b"SECRET" in line for line in command_lines), "other users see it"
+    assert not any(b"a secret" in line or b"SECRET" in line for line in command_lines), "other users see it"
     job.write("two\nthree\n")
     assert launcher.end() == 0, launcher.describe()
     assert launcher.output.count("SIGTERM: this worker leaves after its step") == 2, launcher.describe()
     assert "one: its workers have left" in launcher.output
+    assert "dead: its workers have left" in launcher.output, "killed after the grace"
     done = re.findall(r"^\[(\w+)\] .*done as rank \d of 2$", launcher.output, re.MULTILINE)
     assert sorted(done) == ["three", "two"], launcher.describe()
 
