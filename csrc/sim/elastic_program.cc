@@ -8,6 +8,7 @@ namespace {
 constexpr TimeUs kPauseUs = 5'000;
 // The smallest partitions (ElasticScenario::partition_bytes).
 constexpr size_t kLeastPartBytes = 4096;
+constexpr const char* kRefusal = "this tensor is refused";
 
 }  // namespace
 
@@ -82,34 +83,43 @@ void ElasticProgram::make_step() {
 }
 
 void ElasticProgram::push(size_t tensor) {
+  const std::string name = "tensor " + std::to_string(tensor);
+  const uint64_t step = static_cast<uint64_t>(step_) + 1;
+  if (random_.chance(scenario_.refusals)) {
+    const Status why = invalid_argument(kRefusal);
+    process_.member()->refuse(name, step, why);
+    return on_pushed(tensor, why);
+  }
   const auto values = tensors_[tensor];
   std::ranges::fill(*values, int64_t{1} << number_);
   auto* const memory = reinterpret_cast<std::byte*>(values->data());
-  process_.member()->push_pull({.name = "tensor " + std::to_string(tensor),
+  process_.member()->push_pull({.name = name,
                                 .dtype = DType::kInt64,
                                 .bytes = values->size() * sizeof(int64_t),
                                 .shape = {},
-                                .step = static_cast<uint64_t>(step_) + 1},
+                                .step = step},
                                {.input = memory, .output = memory},
                                [this, tensor, values](const Status& status) { on_pushed(tensor, status); });
 }
 
 void ElasticProgram::on_pushed(size_t tensor, const Status& status) {
   --open_;
-  if (!status.is_ok() && failure_.is_ok()) failure_ = status;
-  if (status.is_ok()) note_result(tensor);
+  const bool is_refused = status.message().find(kRefusal) != std::string::npos;
+  if (!status.is_ok() && !is_refused && failure_.is_ok()) failure_ = status;
+  if (status.is_ok() || is_refused) note_result(tensor, is_refused);
   if (open_ > 0) return;
   if (!failure_.is_ok()) return end(failure_);
   think([this] { commit(); });
 }
 
-void ElasticProgram::note_result(size_t tensor) {
+void ElasticProgram::note_result(size_t tensor, bool is_refused) {
   const std::vector<int64_t>& values = *tensors_[tensor];
   Runs runs;
-  for (size_t i = 0; i < values.size(); ++i)
+  for (size_t i = 0; i < values.size() && !is_refused; ++i)
     if (i == 0 || values[i] != values[i - 1]) runs.emplace_back(i, values[i]);
-  world_.note(process_.name(), 31 + static_cast<uint64_t>(runs[0].second), [&] {
+  world_.note(process_.name(), is_refused ? 30 : 31 + static_cast<uint64_t>(runs[0].second), [&] {
     std::string text = "step " + std::to_string(step_) + " tensor " + std::to_string(tensor) + ":";
+    if (is_refused) text += " refused";
     for (const auto& [first, sum] : runs)
       text += " " + std::to_string(sum) + " from " + std::to_string(first);
     return text;

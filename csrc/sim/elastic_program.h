@@ -26,7 +26,7 @@ class ElasticProgram {
   void begin(const Status& started);
 
   // A result: the sums of its elements, from this element on. Large tensors may have several, as
-  // parts of them are summed in different generations.
+  // parts of them are summed in different generations; one that a member has refused has none.
   using Runs = std::vector<std::pair<size_t, int64_t>>;
   // Results that it has used, by step and tensor.
   using Sums = std::map<std::pair<int64_t, size_t>, Runs>;
@@ -46,7 +46,7 @@ class ElasticProgram {
   void make_step();
   void push(size_t tensor);
   void on_pushed(size_t tensor, const Status& status);
-  void note_result(size_t tensor);
+  void note_result(size_t tensor, bool is_refused);
   void commit();
   void on_committed(const Result<elastic::Change>& change);
   void end(const Status& outcome);

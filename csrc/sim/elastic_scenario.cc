@@ -68,6 +68,7 @@ ElasticScenario make_elastic_scenario(uint64_t seed) {
   for (int64_t i = random.between(1, 4); i > 0; --i)
     scenario.elements.push_back(
         static_cast<size_t>(random.chance(0.5) ? random.between(1, 20) : random.between(100, 20'000)));
+  if (random.chance(0.3)) scenario.refusals = 0.05;
   scenario.partition_bytes = random.chance(0.5) ? 0 : 4096;
   scenario.shm = random.chance(0.5);
   scenario.arena_bytes = 64 << 10;

@@ -45,6 +45,7 @@ struct ElasticScenario {
   int64_t steps = 0;
   std::vector<size_t> elements;  // of the tensors of a step
   uint64_t partition_bytes = 0;
+  double refusals = 0;  // chance that a program refuses a push_pull instead of starting it
   bool shm = false;
   size_t arena_bytes = 0;
   std::vector<ElasticFault> faults;

@@ -61,7 +61,8 @@ class DiscoveredJob:
         command = [
             sys.executable, "-m", "byteps.launcher.launch", "--host-discovery-script", folder / "hosts.sh",
             "--remote-shell", folder / "ssh.sh", "--master-addr", "127.0.0.1", "--min-workers", "2",
-            "--max-restarts", "1", "--secret-file", folder / "job.key", "--", sys.executable, folder / "program.py", *map(str, sizes),
+            "--max-restarts", "1", "--secret-file", folder / "job.key",
+            "--", sys.executable, folder / "program.py", *map(str, sizes),
         ]  # fmt: skip
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_"))}
         env |= {"OMP_NUM_THREADS": "1", "BYTEPS_GRACE_S": "3"}
