@@ -12,6 +12,9 @@ namespace {
 using protocol::Handle;
 using protocol::PushPull;
 
+// Up to this size a result is copied as a whole, and a recovery sums it as a whole again: noting parts
+// takes longer than copying.
+constexpr uint64_t kWholeBytes = 64 << 10;
 // Of a larger tensor, little is left in a core's cache at the end.
 constexpr uint64_t kColdBytes = 4 << 20;
 
@@ -122,8 +125,9 @@ void AsyncElasticNode::submit(const std::string& name) {
   if (!has_root) return fail_without_root(generation, request, attempts.size());
   // The node keeps the callbacks, and the generation the node.
   for (Attempt& attempt : attempts) {
-    attempt.memory.on_part = std::make_shared<const worker::OnPart>(
-        [this, its = generation.get(), name, landing](Bytes part) { on_part(*its, name, landing, part); });
+    if (request.bytes > kWholeBytes)
+      attempt.memory.on_part = std::make_shared<const worker::OnPart>(
+          [this, its = generation.get(), name, landing](Bytes part) { on_part(*its, name, landing, part); });
     generation->node->push_pull(attempt.request, attempt.memory,
                                 [this, its = generation.get(), name](const Status& status) {
                                   on_attempt_done(its->shared_from_this(), name, status);
@@ -209,6 +213,8 @@ void AsyncElasticNode::on_attempt_done(const GenerationPtr& generation, const st
     done = std::move(op);
     ops_.erase(found);
   }
+  if (done->failure.is_ok() && done->request.bytes <= kWholeBytes)
+    landing_of(*done).copy({0, done->request.bytes});
   finish(*done, done->failure);
 }
 
