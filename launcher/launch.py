@@ -85,7 +85,8 @@ def _launch(options: LauncherOptions, environ: dict[str, str], console: Console)
 def _discovery(options: LauncherOptions, job: Job, console: Console) -> Discovery | None:
     if options.host_discovery_script is None:
         return None
-    script = HostScript([str(Path(options.host_discovery_script).absolute())], options.nproc_per_node or 1)
+    path = Path(options.host_discovery_script).absolute()
+    script = HostScript([str(path)], options.nproc_per_node or 1)
     return Discovery(script, partial(workers_of_host, job, options), console.say, options.max_restarts)
 
 

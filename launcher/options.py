@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -238,6 +239,9 @@ def _check_discovery(given: argparse.Namespace, parser: argparse.ArgumentParser)
             parser.error(
                 f"--host-discovery-script: the script names the machines; expected no --{name.replace('_', '-')}"
             )
+    script = Path(given.host_discovery_script)
+    if not (script.is_file() and os.access(script, os.X_OK)):
+        parser.error(f"--host-discovery-script {script}: expected a program that this user can run")
     if given.master_addr is None:
         parser.error(
             "--host-discovery-script needs --master-addr: an address of this machine that the others can reach"

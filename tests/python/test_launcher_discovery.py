@@ -177,10 +177,23 @@ def test_the_command_of_another_machine_has_no_secret(tmp_path: Path, monkeypatc
 
 
 USAGE: list[tuple[list[str], str]] = [
-    (["--host-discovery-script", "x", "true"], "needs --master-addr"),
-    (["--host-discovery-script", "x", "--master-addr", "h", "--nnodes", "2", "true"], "expected no --nnodes"),
-    (["--host-discovery-script", "x", "--master-addr", "h", "--node-rank", "0", "true"], "expected no --node-rank"),
-    (["--host-discovery-script", "x", "--master-addr", "h", "--nproc-per-node", "auto", "true"], "expected a number"),
+    (["--host-discovery-script", sys.executable, "true"], "needs --master-addr"),
+    (
+        ["--host-discovery-script", sys.executable, "--master-addr", "h", "--nnodes", "2", "true"],
+        "expected no --nnodes",
+    ),
+    (
+        ["--host-discovery-script", sys.executable, "--master-addr", "h", "--node-rank", "0", "true"],
+        "expected no --node-rank",
+    ),
+    (
+        ["--host-discovery-script", sys.executable, "--master-addr", "h", "--nproc-per-node", "auto", "true"],
+        "expected a number",
+    ),
+    (
+        ["--host-discovery-script", "/nowhere", "--master-addr", "127.0.0.1", "true"],
+        "expected a program that this user",
+    ),
 ]
 
 
