@@ -57,6 +57,7 @@ void ElasticProgram::get_state() {
         if (!status.is_ok()) return end(status.with_context("broadcast of the state"));
         step_ = (*state_)[0];
         process_.member()->note_state();
+        has_state_ = true;
         make_step();
       });
 }

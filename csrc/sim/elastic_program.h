@@ -32,6 +32,7 @@ class ElasticProgram {
   using Sums = std::map<std::pair<int64_t, size_t>, Runs>;
   const Sums& sums() const { return sums_; }
   bool has_begun() const { return has_begun_; }
+  bool has_state() const { return has_state_; }
   bool is_founder() const { return is_founder_; }  // it was there when the job began
   bool at_end() const { return at_end_; }
   // ok: it has made all its steps.
@@ -64,6 +65,7 @@ class ElasticProgram {
   size_t open_ = 0;  // operations in flight
   Status failure_;   // the first one of a step
   bool has_begun_ = false;
+  bool has_state_ = false;
   bool is_founder_ = false;
   bool at_end_ = false;
   Status outcome_;

@@ -245,8 +245,11 @@ void ElasticRun::judge_member(size_t member) {
   if (!program.at_end()) return world_.report(process.name(), "has ended before its program");
   if (program.outcome().is_ok()) return;
   ++num_failed_;
-  // It may also come when the job is over.
-  const bool came_too_late = !program.has_begun();
+  // It may also come when the job is over, or is over before it has the state, and somebody was lost.
+  const bool has_loss = std::ranges::find(is_disturbed_, true) != is_disturbed_.end();
+  const bool others_are_done =
+      std::ranges::any_of(programs_, [this](const auto& each) { return each->step() >= scenario_.steps; });
+  const bool came_too_late = !program.has_begun() || (has_loss && !program.has_state() && others_are_done);
   if (!may_fail() && !is_disturbed_[member] && !came_too_late)
     world_.report(process.name(), "ends with an error: " + program.outcome().to_string());
 }
